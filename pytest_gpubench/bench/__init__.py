@@ -1,0 +1,1 @@
+"""The benchmark client: command, result reading, validation."""

@@ -1,0 +1,1 @@
+"""Plans: a deployment to scripts and command lines, pure."""

@@ -1,0 +1,1 @@
+"""The pytest hooks of the plugin (placeholder wiring)."""

@@ -1,0 +1,1 @@
+"""Recipes: YAML to frozen points."""

@@ -1,0 +1,1 @@
+"""Results: rows, store, ingest, comparison, report."""

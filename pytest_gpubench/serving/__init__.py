@@ -1,0 +1,1 @@
+"""Serving: launchers, readiness, supervision, the server pool."""

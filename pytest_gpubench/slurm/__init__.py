@@ -1,0 +1,1 @@
+"""Slurm: client protocol, command line client, states, journal."""
