@@ -1,0 +1,196 @@
+"""A deployment on Slurm: the sbatch options, the srun line of every rank, the batch script. Pure.
+
+The batch script is the part of the supervisor that lives inside the allocation. It starts one
+``srun`` per node (one step per node: two ranks of one step collide while Enroot unpacks the image),
+notes each rank's exit, and ends the job when any rank ends, whatever its exit code: followers
+outlive a dead head (vllm#32136) and an exit code of 0 is a death too (NeMo-RL#3386). It also ends
+the job when the controlling process stops changing the heartbeat file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePosixPath
+
+from pytest_gpubench.plan.environment import forwarded_names
+from pytest_gpubench.plan.paths import Mount, container_path, container_workdir, parse_mount
+from pytest_gpubench.plan.ranks import RankPlan, WorkerPlan, plan_workers
+from pytest_gpubench.plan.shell import Runtime
+from pytest_gpubench.recipe.types import Deployment
+
+__all__ = ["EXIT_HEARTBEAT", "EXIT_MODEL_MISSING", "EXIT_PORTS", "SlurmPlan", "SlurmSite", "plan_slurm"]
+
+EXIT_MODEL_MISSING = 66
+"""A rank's exit code when the staged model path is not on its node."""
+EXIT_HEARTBEAT = 75
+"""The batch script's exit code when the controlling process is gone."""
+EXIT_PORTS = 76
+"""The batch script's exit code when no free ports were found."""
+
+# Runs inside the container: says that the image is up, checks the staged model, becomes the server.
+# VLLM_PORT: a Kubernetes service leaves a URI in it; several nodes must not share one base (srt-slurm).
+_RANK_WRAPPER = (
+    'date +%s >"$GPUBENCH_STARTED" 2>/dev/null; '
+    'if [ -n "${GPUBENCH_MODEL_PATH-}" ] && [ ! -e "$GPUBENCH_MODEL_PATH" ]; then '
+    'echo "gpubench: model path $GPUBENCH_MODEL_PATH is missing on node ${SLURMD_NODENAME-?}" >&2; exit 66; fi; '
+    'exec "$@"'
+)
+
+
+@dataclass(frozen=True)
+class SlurmSite:
+    """What the plan needs to know of this run. Paths are absolute host paths on the shared disk."""
+
+    folder: str  # the deployment's folder: script, logs, state
+    checkout: str  # where the run was started; decides the container workdir
+    job_name: str
+    pyxis: bool
+    caller_env: Mapping[str, str]
+    heartbeat_limit: float = 120.0
+    grace: float = 10.0
+
+
+@dataclass(frozen=True)
+class SlurmPlan:
+    """Everything that is submitted; ``srun`` holds one command per rank, in the order of ``workers``."""
+
+    deployment: Deployment
+    site: SlurmSite
+    workers: tuple[WorkerPlan, ...]
+    mounts: tuple[Mount, ...]
+    workdir: PurePosixPath | None
+    sbatch_options: tuple[str, ...]
+    srun: tuple[tuple[str, ...], ...]
+
+    @property
+    def ranks(self) -> tuple[RankPlan, ...]:
+        """All ranks of all workers."""
+        return tuple(rank for worker in self.workers for rank in worker.ranks)
+
+    @cached_property
+    def script(self) -> str:
+        """The batch script."""
+        from pytest_gpubench.plan.script import batch_script
+
+        return batch_script(self)
+
+    @property
+    def state(self) -> str:
+        """The state folder of the job (host path)."""
+        return f"{self.site.folder}/state"
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of the allocation, an extra client node included."""
+        return self.deployment.num_nodes + (1 if self.deployment.profile.client_node == "extra" else 0)
+
+    def in_container(self, host: str) -> str:
+        """A host path as the processes see it."""
+        if not self.site.pyxis:
+            return host
+        path = container_path(host, self.mounts)
+        return host if path is None else str(path)
+
+    def client_node(self, nodes: Sequence[str]) -> str:
+        """Where the benchmark client runs: with the head, or on the allocation's last node."""
+        return nodes[0] if self.deployment.profile.client_node == "head" else nodes[-1]
+
+    def client_options(self) -> tuple[str, ...]:
+        """srun options of a client step: the container, without GPUs."""
+        return (*self._step_common(), *self.deployment.profile.slurm.extra_srun_args)
+
+    def container_options(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The Pyxis options; empty when the site has no Pyxis. ``names``: for ``--container-env``."""
+        container = self.deployment.profile.container
+        if not self.site.pyxis or self.deployment.image is None:
+            return ()
+        options = ["--container-image", self.deployment.image]
+        if self.mounts:
+            options += ["--container-mounts", ",".join(map(str, self.mounts))]
+        if self.workdir is not None:
+            options += ["--container-workdir", str(self.workdir)]
+        options.append("--container-remap-root" if container.remap_root else "--no-container-remap-root")
+        # The image's entrypoint is often `vllm serve`, which would swallow our command.
+        options.append("--container-entrypoint" if container.entrypoint else "--no-container-entrypoint")
+        if names:
+            options += ["--container-env", ",".join(names)]
+        return tuple(options)
+
+    def _step_common(self) -> list[str]:
+        names = forwarded_names(self.deployment, self.site.caller_env)
+        slurm = self.deployment.profile.slurm
+        mpi = ["--mpi", slurm.mpi] if slurm.mpi else []
+        return [*mpi, *self.container_options(names)]
+
+
+def plan_slurm(deployment: Deployment, site: SlurmSite) -> SlurmPlan:
+    """The whole plan; pure."""
+    mounts = tuple(parse_mount(text) for text in deployment.profile.container.mounts)
+    if site.pyxis and container_path(site.folder, mounts) is None:
+        # Results are written from inside the container: without a mount they would be lost with it.
+        results = PurePosixPath(site.folder).parent.parent
+        mounts = (*mounts, Mount(results, results))
+    workdir = None
+    if site.pyxis:
+        workdir = container_workdir(deployment.profile.container.workdir, site.checkout, mounts)
+    bare = SlurmPlan(deployment, site, plan_workers(deployment), mounts, workdir, (), ())
+    return SlurmPlan(
+        deployment,
+        site,
+        bare.workers,
+        mounts,
+        workdir,
+        tuple(_sbatch_options(bare)),
+        tuple(_rank_srun(bare, rank) for rank in bare.ranks),
+    )
+
+
+def _sbatch_options(plan: SlurmPlan) -> list[str]:
+    slurm = plan.deployment.profile.slurm
+    folder = plan.site.folder
+    options = ["--job-name", plan.site.job_name]
+    options += ["--nodes", str(plan.num_nodes), "--ntasks-per-node", "1"]
+    options += ["--output", f"{folder}/slurm.log", "--error", f"{folder}/slurm.log"]
+    options += ["--chdir", folder]
+    # A restarted job has other nodes and a cold server: what it measures is not what was asked for.
+    options += ["--no-requeue"]
+    for name, value in (
+        ("--gres", slurm.gres),
+        ("--partition", slurm.partition),
+        ("--account", slurm.account),
+        ("--qos", slurm.qos),
+        ("--reservation", slurm.reservation),
+        ("--segment", None if slurm.segment is None else str(slurm.segment)),
+        ("--time", slurm.time),
+    ):
+        if value is not None:
+            options += [name, value]
+    if slurm.exclusive and "--exclusive" not in slurm.extra_sbatch_args:
+        options.append("--exclusive")
+    options += slurm.extra_sbatch_args
+    return options
+
+
+def _rank_srun(plan: SlurmPlan, rank: RankPlan) -> tuple[str, ...]:
+    slurm = plan.deployment.profile.slurm
+    worker = plan.workers[rank.worker]
+    role = {"prefill": plan.deployment.prefill, "decode": plan.deployment.decode}.get(worker.role)
+    own = ("GPUBENCH_STARTED", "GPUBENCH_MODEL_PATH") if plan.deployment.check_model_path else (
+        "GPUBENCH_STARTED",
+    )
+    names = (*forwarded_names(plan.deployment, plan.site.caller_env, role.env if role else ()), *own)
+    argv = ["env", *(f"{name}={value}" for name, value in role.env)] if role and role.env else []
+    argv += ["srun", "--overlap", "--nodes", "1", "--ntasks", "1"]
+    argv += ["--nodelist", Runtime(f"${{GPUBENCH_NODE_{rank.node}}}")]
+    if slurm.gres is not None:
+        argv += ["--gres", slurm.gres]
+    if slurm.mpi:
+        argv += ["--mpi", slurm.mpi]
+    argv += [*plan.container_options(names), *slurm.extra_srun_args]
+    if rank.command is not None:
+        argv += ["bash", "-c", _RANK_WRAPPER, rank.name, "bash", "-c", rank.command]
+    else:
+        argv += ["bash", "-c", _RANK_WRAPPER, rank.name, *rank.argv]
+    return tuple(argv)
