@@ -20,7 +20,7 @@ from pytest_gpubench.errors import ResultError
 
 __all__ = ["COUNTS", "JSON", "LATENCY_KEY", "MAX_BYTES", "RATES", "RawResult", "parse_raw", "read_raw"]
 
-JSON: TypeAlias = "None | bool | int | float | str | list[JSON] | dict[str, JSON]"
+JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 """Any parsed JSON value."""
 
 MAX_BYTES = 256 * 1024 * 1024
