@@ -1,0 +1,1 @@
+"""Tests of the client side: raw results, validity, statistics, seeds."""

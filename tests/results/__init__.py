@@ -1,0 +1,1 @@
+"""Tests of rows, gates, the results folder and ingest."""
