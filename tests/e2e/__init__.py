@@ -1,0 +1,1 @@
+"""End-to-end tests: a real Slurm, a real multi-node vLLM on CPU, no mock."""
