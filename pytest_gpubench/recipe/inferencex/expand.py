@@ -15,17 +15,19 @@ from typing import Any
 from pytest_gpubench.errors import OptionError
 from pytest_gpubench.recipe.inferencex.evals import mark_evals
 from pytest_gpubench.recipe.inferencex.matrix import GeneratedEntry, lengths_tag
-from pytest_gpubench.recipe.inferencex.schema import (
-    AgenticCoding,
+from pytest_gpubench.recipe.inferencex.parts import (
     AgenticPoint,
-    Entry,
     Loads,
-    MultiNodeEntry,
     MultiNodePoint,
-    RunnersFile,
-    SingleNodeEntry,
     SingleNodePoint,
     Worker,
+)
+from pytest_gpubench.recipe.inferencex.schema import (
+    AgenticCoding,
+    Entry,
+    MultiNodeEntry,
+    RunnersFile,
+    SingleNodeEntry,
 )
 
 __all__ = ["Filters", "expand_entry"]

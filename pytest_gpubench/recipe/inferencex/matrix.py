@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_gpubench.recipe.inferencex.schema import Component, OffloadBackend, Worker
+from pytest_gpubench.recipe.inferencex.parts import Component, OffloadBackend, Worker
 
 __all__ = ["GeneratedEntry", "lengths_tag", "worker_block"]
 

@@ -1,11 +1,11 @@
 """What an InferenceX master file and ``runners.yaml`` may hold: the rules that upstream itself enforces.
 
 Shapes and cross-field rules only. What upstream accepts although it cannot work (``tp: 0``, a worker
-larger than its nodes) is judged in :mod:`~pytest_gpubench.recipe.inferencex.sense`, after expansion rules
-have been applied, so that expansion itself stays comparable with the upstream generator.
+larger than its nodes) is judged in :mod:`~pytest_gpubench.recipe.inferencex.sense`, so that expansion
+stays comparable with the upstream generator.
 
 Three generations are read: ``scenarios`` with ``kv-offloading``/``dram-utilization`` (current), the same
-with ``offloading``/``duration`` (mid 2026), and ``seq-len-configs`` (the first).
+with ``offloading``/``duration`` (before), and ``seq-len-configs`` (the first).
 """
 
 from __future__ import annotations
@@ -13,189 +13,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
+
+from pytest_gpubench.recipe.inferencex.parts import (
+    AgenticPoint,
+    Component,
+    Loads,
+    Model,
+    MultiNodePoint,
+    Positive,
+    SingleNodePoint,
+    Text,
+    kebab,
+)
 
 __all__ = [
+    "CLUSTER_PREFIX",
     "AgenticCoding",
-    "AgenticPoint",
-    "Component",
     "Entry",
-    "FixedSeqLen",
-    "Loads",
     "MultiNodeEntry",
-    "MultiNodePoint",
-    "OffloadBackend",
+    "MultiNodeFixed",
     "RunnerHardware",
     "RunnersFile",
     "SingleNodeEntry",
-    "SingleNodePoint",
-    "SpecDecoding",
-    "Worker",
+    "SingleNodeFixed",
+    "search_spaces",
 ]
 
-Text = Annotated[str, StringConstraints(min_length=1)]
-Positive = Annotated[int, Field(gt=0)]
-SpecDecoding = Literal["mtp", "draft_model", "none"]
 CLUSTER_PREFIX = "cluster:"
 
 
-def _kebab(name: str) -> str:
-    return name.replace("_", "-")
-
-
-class _Model(BaseModel):
-    """Strict types, unknown keys refused, keys in InferenceX's kebab case."""
-
-    model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, alias_generator=_kebab, protected_namespaces=()
-    )
-
-
-class Component(_Model):
-    """A named, versioned part of the serving stack, such as the router."""
-
-    name: Text
-    version: Text
-
-
-class OffloadBackend(_Model):
-    """Where KV blocks are offloaded to; the version is optional."""
-
-    name: Text
-    version: Text | None = None
-
-
-class Worker(_Model):
-    """One kind of worker: ``num_worker`` servers of the same sizes. 0 decode workers means aggregated."""
-
-    num_worker: int = 1
-    tp: int
-    ep: int
-    dp_attn: bool
-    pp: Positive = 1
-    dcp_size: Positive = 1
-    pcp_size: Positive = 1
-    hardware: Text | None = None
-    additional_settings: list[str] | None = None
-
-    @model_validator(mode="after")
-    def _context_parallel(self) -> Worker:
-        _check_dcp(self.tp, self.dcp_size)
-        return self
-
-
-class RoleWorker(Worker):
-    """A prefill or decode worker: here the count must be written."""
-
-    num_worker: int
-
-
-class Loads(_Model):
-    """The concurrencies of one search-space entry: a doubling range or a list, never both."""
-
-    spec_decoding: SpecDecoding = "none"
-    router: Component | None = None
-    kv_p2p_transfer: Text | None = None
-    conc_start: int | None = None
-    conc_end: int | None = None
-    conc_list: list[int] | None = None
-
-    @model_validator(mode="after")
-    def _concurrencies(self) -> Loads:
-        start, end = self.conc_start, self.conc_end
-        if self.conc_list and start is not None and end is not None:
-            raise ValueError("conc-list and conc-start/conc-end exclude each other: write one of them")
-        if not self.conc_list and (start is None or end is None):
-            raise ValueError("concurrencies are missing: write conc-list, or both conc-start and conc-end")
-        if self.conc_list and min(self.conc_list) <= 0:
-            raise ValueError(f"conc-list must hold numbers above 0 (got {min(self.conc_list)})")
-        if start is not None and end is not None and start > end:
-            raise ValueError(f"conc-start ({start}) must not be above conc-end ({end})")
-        return self
-
-
-class SingleNodePoint(Loads):
-    """A fixed-length search-space entry on one node."""
-
-    tp: int
-    ep: int | None = None
-    dp_attn: bool | None = None
-    pp: Positive = 1
-    dcp_size: Positive = 1
-    pcp_size: Positive = 1
-
-    @model_validator(mode="after")
-    def _context_parallel(self) -> SingleNodePoint:
-        _check_dcp(self.tp, self.dcp_size)
-        if self.kv_p2p_transfer is not None:
-            raise ValueError("kv-p2p-transfer belongs to entries with multinode: true")
-        return self
-
-
-class MultiNodePoint(Loads):
-    """A fixed-length search-space entry over several nodes: prefill and decode, or one worker."""
-
-    prefill: RoleWorker | None = None
-    decode: RoleWorker | None = None
-    worker: Worker | None = None
-    num_nodes: Positive | None = None
-
-    @model_validator(mode="after")
-    def _roles(self) -> MultiNodePoint:
-        _check_roles(self.prefill, self.decode, self.worker)
-        return self
-
-
-class AgenticPoint(Loads):
-    """An agentic search-space entry: sizes of one node, or workers, and where KV blocks are offloaded."""
-
-    tp: int | None = None
-    ep: int | None = None
-    dp_attn: bool | None = None
-    pp: Positive | None = None
-    dcp_size: Positive | None = None
-    pcp_size: Positive | None = None
-    prefill: RoleWorker | None = None
-    decode: RoleWorker | None = None
-    worker: Worker | None = None
-    num_nodes: Positive | None = None
-    kv_offloading: Literal["none", "dram"] | None = None
-    kv_offload_backend: OffloadBackend | None = None
-    offloading: Literal["none", "cpu"] | None = None  # the earlier schema's name of kv-offloading
-
-    @property
-    def multi_node(self) -> bool:
-        """True when workers are written instead of the sizes of one server."""
-        return self.tp is None
-
-    @model_validator(mode="after")
-    def _topology(self) -> AgenticPoint:
-        workers = (self.prefill, self.decode, self.worker)
-        if self.tp is not None and any(workers):
-            raise ValueError("tp and prefill/decode exclude each other: write one topology")
-        if self.tp is None:
-            _check_roles(*workers)
-            for name in ("ep", "dp_attn", "pp", "dcp_size", "pcp_size"):
-                if getattr(self, name) is not None:
-                    raise ValueError(f"{_kebab(name)} belongs inside prefill and decode here")
-        else:
-            _check_dcp(self.tp, self.dcp_size or 1)
-            if self.kv_offloading is None and self.offloading is None:
-                raise ValueError("kv-offloading is required beside tp (none or dram)")
-        return self
-
-    @model_validator(mode="after")
-    def _offload(self) -> AgenticPoint:
-        if self.offloading is not None and (self.kv_offloading or self.kv_offload_backend):
-            raise ValueError("offloading is the earlier name of kv-offloading: write one of them")
-        if self.kv_offloading == "dram" and self.kv_offload_backend is None:
-            raise ValueError("kv-offload-backend is required with kv-offloading: dram")
-        if self.kv_offloading != "dram" and self.kv_offload_backend is not None:
-            raise ValueError("kv-offload-backend needs kv-offloading: dram")
-        return self
-
-
-class SingleNodeFixed(_Model):
+class SingleNodeFixed(Model):
     """Load points of one pair of lengths, on one node."""
 
     isl: int
@@ -203,7 +51,7 @@ class SingleNodeFixed(_Model):
     search_space: list[SingleNodePoint]
 
 
-class FixedSeqLen(_Model):
+class MultiNodeFixed(Model):
     """Load points of one pair of lengths, over several nodes."""
 
     isl: int
@@ -211,7 +59,7 @@ class FixedSeqLen(_Model):
     search_space: list[MultiNodePoint]
 
 
-class AgenticCoding(_Model):
+class AgenticCoding(Model):
     """Trace replay: load points that share a DRAM budget (or, earlier, a duration in seconds)."""
 
     dram_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -235,7 +83,7 @@ class AgenticCoding(_Model):
         return not current
 
 
-class SingleNodeScenarios(_Model):
+class SingleNodeScenarios(Model):
     """The scenarios of a single-node entry."""
 
     fixed_seq_len: list[SingleNodeFixed] | None = None
@@ -247,10 +95,10 @@ class SingleNodeScenarios(_Model):
         return self
 
 
-class MultiNodeScenarios(_Model):
+class MultiNodeScenarios(Model):
     """The scenarios of a multi-node entry."""
 
-    fixed_seq_len: list[FixedSeqLen] | None = None
+    fixed_seq_len: list[MultiNodeFixed] | None = None
     agentic_coding: list[AgenticCoding] | None = None
 
     @model_validator(mode="after")
@@ -259,7 +107,7 @@ class MultiNodeScenarios(_Model):
         return self
 
 
-class _Entry(_Model):
+class _Entry(Model):
     """What both kinds of entries share."""
 
     image: Text
@@ -325,10 +173,10 @@ class MultiNodeEntry(_Entry):
 
     multinode: Literal[True]
     scenarios: MultiNodeScenarios | None = None
-    seq_len_configs: list[FixedSeqLen] | None = None
+    seq_len_configs: list[MultiNodeFixed] | None = None
 
     @property
-    def fixed(self) -> list[FixedSeqLen]:
+    def fixed(self) -> list[MultiNodeFixed]:
         """The fixed-length scenarios of either generation."""
         return self.seq_len_configs or (self.scenarios.fixed_seq_len if self.scenarios else None) or []
 
@@ -360,48 +208,42 @@ class MultiNodeEntry(_Entry):
 Entry = SingleNodeEntry | MultiNodeEntry
 
 
-class RunnerHardware(_Model):
+class RunnerHardware(Model):
     """Facts about one runner label. DRAM in MiB."""
 
     available_cpu_dram_mib: Positive
     gpus_per_node: Positive
 
 
-class RunnersFile(_Model):
+class RunnersFile(Model):
     """``runners.yaml``: label -> node names, and label -> hardware facts."""
 
-    labels: dict[str, list[Text]] = {}
-    hardware: dict[str, RunnerHardware] = {}
+    labels: dict[str, list[Text]] = Field(default_factory=dict)
+    hardware: dict[str, RunnerHardware] = Field(default_factory=dict)
 
 
-def _points(entry: SingleNodeEntry | MultiNodeEntry) -> list[tuple[str, Loads]]:
-    """Every search-space entry with the path it is written at, below the config key."""
-    fixed = "seq-len-configs" if entry.seq_len_configs else "scenarios.fixed-seq-len"
-    found: list[tuple[str, Loads]] = []
-    spaces: list[Sequence[Loads]] = [lengths.search_space for lengths in entry.fixed]
-    for index, space in enumerate(spaces):
-        for number, point in enumerate(space):
-            found.append((f"{fixed}.{index}.search-space.{number}", point))
+def search_spaces(
+    entry: SingleNodeEntry | MultiNodeEntry,
+) -> list[tuple[tuple[str | int, ...], Model, Sequence[Loads]]]:
+    """Every scenario: the keys that lead to it, the scenario, and its search space."""
+    fixed: tuple[str, ...] = ("scenarios", "fixed-seq-len")
+    if entry.seq_len_configs is not None:
+        fixed = ("seq-len-configs",)
+    found: list[tuple[tuple[str | int, ...], Model, Sequence[Loads]]] = []
+    lengths: list[tuple[Model, Sequence[Loads]]] = [(item, item.search_space) for item in entry.fixed]
+    found += [((*fixed, index), item, space) for index, (item, space) in enumerate(lengths)]
     for index, scenario in enumerate(entry.agentic):
-        for number, agentic in enumerate(scenario.search_space):
-            found.append((f"scenarios.agentic-coding.{index}.search-space.{number}", agentic))
+        found.append((("scenarios", "agentic-coding", index), scenario, scenario.search_space))
     return found
 
 
-def _check_dcp(tp: int, dcp: int) -> None:
-    if tp % dcp:
-        raise ValueError(f"tp ({tp}) must be divisible by dcp-size ({dcp})")
-
-
-def _check_roles(prefill: Worker | None, decode: Worker | None, worker: Worker | None) -> None:
-    if worker is not None:
-        if prefill is not None or decode is not None:
-            raise ValueError("worker and prefill/decode exclude each other: write one topology")
-        return
-    if prefill is None or decode is None:
-        raise ValueError("both prefill and decode are required (decode with num-worker: 0 if aggregated)")
-    if (prefill.hardware is None) != (decode.hardware is None):
-        raise ValueError("hardware must be written for both prefill and decode, or for neither")
+def _points(entry: SingleNodeEntry | MultiNodeEntry) -> list[tuple[str, Loads]]:
+    """Every search-space entry with its dotted path below the config key."""
+    return [
+        (".".join(map(str, (*where, "search-space", number))), point)
+        for where, _, space in search_spaces(entry)
+        for number, point in enumerate(space)
+    ]
 
 
 def _check_scenarios(*scenarios: object) -> None:
@@ -420,7 +262,7 @@ def _check_scopes(entry: SingleNodeEntry | MultiNodeEntry) -> None:
             continue
         for path, point in _points(entry):
             if getattr(point, name) is not None:
-                raise ValueError(f"{_kebab(name)} is written at the top and in {path}: write it in one place")
+                raise ValueError(f"{kebab(name)} is written at the top and in {path}: write it in one place")
 
 
 def _check_cluster(entry: SingleNodeEntry | MultiNodeEntry) -> None:
