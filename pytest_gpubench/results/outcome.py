@@ -65,6 +65,9 @@ class Outcome:
     job_id: str | None = None
     nodes: tuple[str, ...] = ()
     vllm_version: str | None = None
+    slurm_version: str | None = None
+    gpu_names: tuple[str, ...] = ()  # of the head node, as nvidia-smi names them
+    driver_version: str | None = None
     prefix_cache_hit_rates: tuple[float | None, ...] = ()
     seeds: tuple[int, ...] = ()
     started: float | None = None

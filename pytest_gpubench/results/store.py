@@ -12,13 +12,13 @@ import math
 import os
 import re
 import secrets as random_source
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pytest_gpubench.bench.result import JSON
 from pytest_gpubench.errors import GpubenchError, InfraError
 from pytest_gpubench.reasons import Reason
-from pytest_gpubench.results.text import clean, mask
+from pytest_gpubench.results.text import clean, encodable, mask
 
 __all__ = ["SCHEMA_VERSION", "ResultsStore", "atomic_write", "read_ingest", "safe_part", "to_json"]
 
@@ -52,8 +52,8 @@ class ResultsStore:
         return path
 
     def write_plan(self, stem: str, point: str, plan: Mapping[str, JSON]) -> Path:
-        """Write ``plan.json`` of a point."""
-        return self.write_json(self.make_dir(stem, point) / "plan.json", dict(plan))
+        """Write ``plan.json`` of a point: arguments stay exactly as the process receives them."""
+        return self.write_json(self.make_dir(stem, point) / "plan.json", plan, exact=True)
 
     def write_row(self, row: Mapping[str, JSON]) -> Path:
         """Write ``row.json`` of the point that the row names.
@@ -92,12 +92,17 @@ class ResultsStore:
             rows[key] = row
         return [rows[key] for key in sorted(rows)]
 
-    def valid_row(self, stem: str, point: str, *, recipe_sha256: str, image: str | None) -> Row | None:
+    def valid_row(
+        self, stem: str, point: str, *, recipe_sha256: str, image: str | None, simulated: bool = False
+    ) -> Row | None:
         """The row that makes measuring again unnecessary: passed or failed by its gates, for the same
-        recipe and image. Errors and invalid measurements are measured again.
+        recipe and image. Errors and invalid measurements are measured again, and a simulated row never
+        stands for a real one.
         """
         row = self.read_row(stem, point)
         if row is None or row.get("recipe_sha256") != recipe_sha256 or row.get("image") != image:
+            return None
+        if (row.get("simulated") is True) != simulated:
             return None
         judged = row.get("status") == "passed" or row.get("reason") in _JUDGED
         return row if judged and row.get("point") == point and row.get("workload") == stem else None
@@ -118,20 +123,24 @@ class ResultsStore:
         content: Row = {"schema_version": SCHEMA_VERSION, "run": dict(run), "rows": list(rows)}
         return self.write_json(path or self.root / "ingest.json", content)
 
-    def write_json(self, path: Path, content: Mapping[str, JSON]) -> Path:
-        """Write JSON that every strict reader takes: finite, clean, masked, UTF-8."""
-        atomic_write(path, to_json(self._presentable(dict(content))).encode("utf-8"))
+    def write_json(self, path: Path, content: Mapping[str, JSON], *, exact: bool = False) -> Path:
+        """Write JSON that every strict reader takes: finite, masked, UTF-8, without control characters.
+
+        ``exact`` keeps control characters (as JSON escapes) where a text is data and not a message.
+        """
+        presentable = self._presentable(dict(content), encodable if exact else clean)
+        atomic_write(path, to_json(presentable).encode("utf-8"))
         return path
 
-    def _presentable(self, value: JSON) -> JSON:
+    def _presentable(self, value: JSON, tidy: Callable[[str], str]) -> JSON:
         if isinstance(value, str):
-            return mask(clean(value), self._secrets)
+            return mask(tidy(value), self._secrets)
         if isinstance(value, float):
             return value if math.isfinite(value) else None
         if isinstance(value, dict):
-            return {clean(str(key)): self._presentable(item) for key, item in value.items()}
+            return {tidy(str(key)): self._presentable(item, tidy) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self._presentable(item) for item in value]
+            return [self._presentable(item, tidy) for item in value]
         return value
 
     def _row_files(self) -> Iterator[Path]:

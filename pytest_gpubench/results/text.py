@@ -6,6 +6,7 @@ in a JUnit file or a JSON string each of these makes the whole file unreadable.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
@@ -13,12 +14,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-__all__ = ["MASK", "clean", "clean_tail", "mask", "read_tail", "secret_values"]
+__all__ = ["MASK", "clean", "clean_tail", "encodable", "mask", "read_tail", "secret_values"]
 
 MASK = "***"
 TAIL_LINES = 40
 TAIL_BYTES = 8192
-_MIN_SECRET = 4  # masking "1" or "on" would make every text unreadable and hide nothing
+_MIN_SECRET = 6  # masking "1" or "vllm" would make every text unreadable and hide nothing
 
 # CSI (colours, cursor), OSC (titles, links; ended by BEL or ST), then other two-byte escapes.
 _ANSI = re.compile(
@@ -26,9 +27,7 @@ _ANSI = re.compile(
 )
 # What XML 1.0 forbids, and C1 controls, which terminals obey. Tab and newline stay.
 _ILLEGAL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
-_SECRET_NAME = re.compile(
-    r"(?:TOKEN|_KEY|SECRET|PASSWORD|PASSWD)(?:_[A-Z0-9]+)?$|^(?:TOKEN|KEY|SECRET)$", re.I
-)
+_SECRET_NAME = re.compile(r"(?:TOKEN|_KEY|SECRET|PASSWORD|PASSWD)(?:_\d+)?$|^(?:TOKEN|KEY|SECRET)$", re.I)
 _NOT_SECRET = frozenset({"true", "false", "none", "null", "auto", "default"})
 
 
@@ -41,6 +40,11 @@ def clean(text: str) -> str:
         states = [state for state in line.split("\r") if state.strip()]
         lines.append(_ILLEGAL.sub("", states[-1]) if states else "")
     return "\n".join(lines)
+
+
+def encodable(text: str) -> str:
+    """``text`` as UTF-8 can hold it: lone surrogates become replacement characters, all else stays."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def clean_tail(content: bytes | str, *, lines: int = TAIL_LINES, max_bytes: int = TAIL_BYTES) -> str:
@@ -68,7 +72,7 @@ def read_tail(path: Path, *, lines: int = TAIL_LINES, max_bytes: int = TAIL_BYTE
 
 
 def secret_values(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Values of the variables whose name says secret (``*_TOKEN *_KEY *_SECRET *PASSWORD``), longest first."""
+    """Values of variables whose name says secret: ``*_TOKEN *_KEY *_SECRET *PASSWORD``; longest first."""
     found = {
         value.strip()
         for name, value in env.items()
@@ -97,8 +101,6 @@ def _forms(secret: str) -> list[str]:
         shlex.quote(secret),
         repr(secret)[1:-1],
     }
-    try:
+    with contextlib.suppress(UnicodeEncodeError):
         forms.add(quote(secret, safe=""))
-    except UnicodeEncodeError:
-        pass
     return sorted(forms, key=len, reverse=True)
