@@ -5,6 +5,7 @@ Everything that waits or starts processes takes these, so that tests replace tim
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
@@ -179,18 +180,14 @@ class SystemRunner:
         try:
             out, err_text = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, 9)
-            except ProcessLookupError:
-                pass
             out, err_text = process.communicate()
             return CommandResult(tuple(argv), None, _text(out), _text(err_text), timed_out=True)
         except BaseException:
             # Ctrl-C while a Slurm command runs: do not leave it behind.
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, 9)
-            except ProcessLookupError:
-                pass
             process.wait()
             raise
         return CommandResult(tuple(argv), process.returncode, _text(out), _text(err_text))

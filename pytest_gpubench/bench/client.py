@@ -23,7 +23,7 @@ MANAGED_FLAGS = frozenset(
         "metric-percentiles", "percentile-metrics", "served-model-name", "random-range-ratio",
     }
 )  # fmt: skip
-"""Client flags that come from the load or from the launcher; a recipe's ``args`` may not set the others twice."""
+"""Client flags that come from the load or from the launcher; a recipe's ``args`` may not set them."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,9 @@ def process_environment(deployment: Deployment, caller: Mapping[str, str]) -> di
     return values
 
 
-def forwarded_names(deployment: Deployment, caller: Mapping[str, str], role_env: Pairs = ()) -> tuple[str, ...]:
+def forwarded_names(
+    deployment: Deployment, caller: Mapping[str, str], role_env: Pairs = ()
+) -> tuple[str, ...]:
     """The names to write in ``--container-env`` or ``docker -e``, in a stable order, none twice."""
     names = [*dict(deployment.env), *(n for n in _from_host(deployment) if n in caller), *dict(role_env)]
     return tuple(dict.fromkeys(names))

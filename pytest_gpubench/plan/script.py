@@ -97,7 +97,7 @@ def batch_script(plan: SlurmPlan) -> str:
     lines = [
         "#!/usr/bin/env bash",
         f"# {_comment(deployment.recipe)} / {_comment(deployment.id)}: written by pytest-gpubench.",
-        "# All options are on the sbatch command line: in an #SBATCH line a # in an image name starts a comment.",
+        "# Options are on the sbatch command line: in an #SBATCH line the # of an image name starts a comment.",
         "set -u",
         f"FOLDER={quote(site.folder)}",
         'STATE="$FOLDER/state"',
@@ -105,7 +105,7 @@ def batch_script(plan: SlurmPlan) -> str:
         f"HEARTBEAT_LIMIT={int(site.heartbeat_limit)}",
         _HELPERS.rstrip(),
         _ADDRESSES.rstrip(),
-        f"if [ \"${{#NODES[@]}}\" -ne {plan.num_nodes} ]; then",
+        f'if [ "${{#NODES[@]}}" -ne {plan.num_nodes} ]; then',
         f'  finish "nodes ${{#NODES[@]}} of {plan.num_nodes}" 1',
         "fi",
     ]
@@ -131,7 +131,8 @@ def _ports(plan: SlurmPlan) -> str:
         "}",
     ]
     lines += [
-        f'{head_variable(worker.index)}=$(address_of "$GPUBENCH_NODE_{worker.first_node}")' for worker in workers
+        f'{head_variable(worker.index)}=$(address_of "$GPUBENCH_NODE_{worker.first_node}")'
+        for worker in workers
     ]
     lines += [
         "taken=",
@@ -158,7 +159,7 @@ def _ports(plan: SlurmPlan) -> str:
     records.append("GPUBENCH_ROUTER_PORT")
     lines += [f"export {' '.join(records)}"]
     records += [f"GPUBENCH_NODE_{index}" for index in range(plan.num_nodes)]
-    lines += ["note endpoint \"$("]
+    lines += ['note endpoint "$(']
     lines += [f"  printf '%s=%s\\n' {name} \"${name}\"" for name in records]
     lines += [')"']
     return "\n".join(lines)
@@ -173,7 +174,7 @@ def _start(plan: SlurmPlan, rank: RankPlan, argv: tuple[str, ...]) -> list[str]:
         lines += [f'export VLLM_PORT="${port_variable("VLLM", worker.index)}"']
     if rank.command is not None:
         lines += [
-            f'export GPUBENCH_RANK={rank.rank} GPUBENCH_NNODES={worker.num_nodes}',
+            f"export GPUBENCH_RANK={rank.rank} GPUBENCH_NNODES={worker.num_nodes}",
         ]
     first, *rest = command_lines(argv, "  ")
     lines += [f"start {rank.name} \\", first, *rest]

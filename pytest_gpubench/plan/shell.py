@@ -25,6 +25,7 @@ class Runtime(str):
     """
 
     def __new__(cls, text: str) -> Runtime:
+        """Refuse anything that a shell could read as more than a word."""
         if not _PLAIN.fullmatch(_REFERENCE.sub("", text)):
             raise ValueError(f"not a plain run-time argument: {text!r}")
         return super().__new__(cls, text)

@@ -34,7 +34,8 @@ EXIT_PORTS = 76
 _RANK_WRAPPER = (
     'date +%s >"$GPUBENCH_STARTED" 2>/dev/null; '
     'if [ -n "${GPUBENCH_MODEL_PATH-}" ] && [ ! -e "$GPUBENCH_MODEL_PATH" ]; then '
-    'echo "gpubench: model path $GPUBENCH_MODEL_PATH is missing on node ${SLURMD_NODENAME-?}" >&2; exit 66; fi; '
+    'echo "gpubench: model path $GPUBENCH_MODEL_PATH is missing on node ${SLURMD_NODENAME-?}" >&2; '
+    "exit 66; fi; "
     'exec "$@"'
 )
 
@@ -177,8 +178,10 @@ def _rank_srun(plan: SlurmPlan, rank: RankPlan) -> tuple[str, ...]:
     slurm = plan.deployment.profile.slurm
     worker = plan.workers[rank.worker]
     role = {"prefill": plan.deployment.prefill, "decode": plan.deployment.decode}.get(worker.role)
-    own = ("GPUBENCH_STARTED", "GPUBENCH_MODEL_PATH") if plan.deployment.check_model_path else (
-        "GPUBENCH_STARTED",
+    own = (
+        ("GPUBENCH_STARTED", "GPUBENCH_MODEL_PATH")
+        if plan.deployment.check_model_path
+        else ("GPUBENCH_STARTED",)
     )
     names = (*forwarded_names(plan.deployment, plan.site.caller_env, role.env if role else ()), *own)
     argv = ["env", *(f"{name}={value}" for name, value in role.env)] if role and role.env else []

@@ -1,0 +1,123 @@
+"""Set a run up: which recipes, which run id, which Slurm; then register the active hooks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_gpubench import fixtures
+from pytest_gpubench.collect import RecipeCatalog
+from pytest_gpubench.errors import RecipeError
+from pytest_gpubench.hooks import ActiveHooks
+from pytest_gpubench.mock import MockCluster
+from pytest_gpubench.options import Options
+from pytest_gpubench.recipe.load import LoadContext, load_recipe
+from pytest_gpubench.recipe.select import select_recipes
+from pytest_gpubench.recipe.types import Recipe
+from pytest_gpubench.results.provenance import run_identity
+from pytest_gpubench.serving.interrupts import Interrupts
+from pytest_gpubench.serving.narrator import Narrator
+from pytest_gpubench.session import SESSION, RunIdentity, Session
+
+__all__ = ["activate", "recipe_arguments"]
+
+
+def activate(config: pytest.Config, options: Options) -> None:
+    """Make the session of this process and register what a run needs; raises OptionError."""
+    paths = _select(config, options)
+    context = LoadContext(env=os.environ, profiles=options.profiles)
+    catalog = RecipeCatalog(lambda path: load_recipe(path, context), smoke_only=options.smoke)
+    worker_input: Mapping[str, Any] | None = getattr(config, "workerinput", None)
+    cluster: MockCluster | None = None
+    if worker_input is not None:
+        identity = RunIdentity(**json.loads(worker_input["gpubench"]))
+    else:
+        run_id, attempt = run_identity(os.environ)
+        env = dict(os.environ)
+        if options.mock and not config.option.collectonly and not options.dry_run:
+            cluster = _mock_cluster(paths, catalog)
+            env = {**env, **cluster.env()}
+        identity = RunIdentity(run_id, attempt, "", env)
+    interrupts = Interrupts()
+    config.add_cleanup(interrupts.install())
+    session = Session(
+        options,
+        catalog,
+        identity,
+        checkout=config.rootpath,
+        narrator=Narrator(),
+        interrupts=interrupts,
+    )
+    config.stash[SESSION] = session
+    config.pluginmanager.register(fixtures, "gpubench-fixtures")
+    config.pluginmanager.register(ActiveHooks(config, session, paths, cluster), "gpubench-active")
+
+
+def recipe_arguments(arguments: list[str], base: Path) -> list[Path]:
+    """The recipe files that are named on the command line, node ids included."""
+    files = [Path(os.path.abspath(base / argument.split("::", 1)[0])) for argument in arguments]
+    return [path for path in dict.fromkeys(files) if path.suffix in {".yaml", ".yml"} and path.is_file()]
+
+
+def _select(config: pytest.Config, options: Options) -> list[Path]:
+    """The recipes of this run; the command line's arguments are made to reach them."""
+    base = config.invocation_params.dir
+    named = recipe_arguments(config.args, base)
+    paths = select_recipes(options.workloads, options.folders, base) if options.workloads else []
+    if options.workloads and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        # `pytest --workload X` runs X and nothing else; testpaths are for the project's own tests.
+        config.args[:] = [str(path) for path in paths]
+    elif options.workloads:
+        given = [Path(os.path.abspath(base / argument.split("::", 1)[0])) for argument in config.args]
+        for path in paths:
+            if not any(path == entry or entry in path.parents for entry in given):
+                config.args.append(str(path))
+    return list(dict.fromkeys([*paths, *(named if not options.workloads else [])]))
+
+
+def _mock_cluster(paths: list[Path], catalog: RecipeCatalog) -> MockCluster:
+    """A mocked cluster on which every selected recipe fits."""
+    recipes: list[Recipe] = []
+    for path in paths:
+        try:
+            recipes.append(catalog.get(path))
+        except RecipeError:
+            continue  # shown at collection
+    nodes = max((point.num_nodes for recipe in recipes for point in recipe.points), default=1) + 1
+    platform = recipes[0].profile.platform if recipes else "gpu"
+    profiles = [recipe.profile for recipe in recipes]
+    gres: dict[str, int] = {}
+    for profile in profiles:
+        kind, count = _gres(profile.slurm.gres)
+        gres[kind] = max(gres.get(kind, 0), count)
+    partitions = list(
+        dict.fromkeys(profile.slurm.partition for profile in profiles if profile.slurm.partition)
+    )
+    folder = Path(tempfile.mkdtemp(prefix="gpubench-mock-"))
+    cluster = MockCluster(
+        folder,
+        nodes=tuple(f"{platform}-{number:02d}" for number in range(1, nodes + 1)),
+        gres=gres or {"gpu": 8},
+        partitions=tuple(partitions) or ("batch",),
+    )
+    return cluster
+
+
+def _gres(text: str | None) -> tuple[str, int]:
+    """``gpu:b300:4`` -> (``gpu:b300``, 4)."""
+    if text is None:
+        return "gpu", 8
+    kind, _, count = text.split("(", 1)[0].split(",", 1)[0].rpartition(":")
+    return (kind, int(count)) if count.isdigit() and kind else (text, 8)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a mocked cluster's folder."""
+    shutil.rmtree(folder, ignore_errors=True)

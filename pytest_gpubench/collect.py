@@ -1,0 +1,154 @@
+"""YAML file -> pytest items: a recipe is a Module whose functions come from the suite module.
+
+Its points are ordinary Functions, so that -m, -k, node ids, --lf, fixtures and JUnit work as always.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pytest_gpubench.errors import RecipeError
+from pytest_gpubench.recipe.select import smoke
+from pytest_gpubench.recipe.types import Point, Recipe
+
+__all__ = ["RecipeCatalog", "RecipeFile", "RejectedPoint", "kind_of"]
+
+_FUNCTIONS = {"test_serving": "serving", "test_accuracy": "accuracy", "test_slo": "slo"}
+
+
+def kind_of(function_name: str) -> str | None:
+    """The kind of points that a suite function runs."""
+    return _FUNCTIONS.get(function_name)
+
+
+class RecipeCatalog:
+    """Loads each recipe once and remembers what went wrong with it."""
+
+    def __init__(self, load: Any, *, smoke_only: bool = False) -> None:
+        self._load = load
+        self._smoke_only = smoke_only
+        self._recipes: dict[Path, Recipe] = {}
+        self._errors: dict[Path, RecipeError] = {}
+
+    def get(self, path: Path) -> Recipe:
+        """The recipe; raises RecipeError, the same each time."""
+        if path in self._errors:
+            raise self._errors[path]
+        recipe = self._recipes.get(path)
+        if recipe is None:
+            try:
+                recipe = self._load(path)
+            except RecipeError as err:
+                self._errors[path] = err
+                raise
+            self._recipes[path] = recipe
+        return recipe
+
+    def named(self, stem: str) -> Recipe:
+        """A recipe that was loaded before, by its stem."""
+        return next(recipe for recipe in self._recipes.values() if recipe.stem == stem)
+
+    def points(self, path: Path) -> Sequence[Point]:
+        """The points to collect: all, or the smoke points."""
+        points = self.get(path).points
+        return smoke(points) if self._smoke_only else points
+
+
+class RecipeFile(pytest.Module):
+    """One recipe. ``obj`` is the suite module, so that its functions become this file's tests."""
+
+    catalog: RecipeCatalog
+    suite: str
+    skip_rejected: bool
+
+    @classmethod
+    def make(
+        cls, parent: pytest.Collector, path: Path, catalog: RecipeCatalog, suite: str, *, skip_rejected: bool
+    ) -> RecipeFile:
+        """The collector of ``path``."""
+        node: RecipeFile = cls.from_parent(parent, path=path)
+        node.catalog = catalog
+        node.suite = suite
+        node.skip_rejected = skip_rejected
+        return node
+
+    def _getobj(self) -> ModuleType:
+        try:
+            return importlib.import_module(self.suite)
+        except ImportError as err:
+            raise self.CollectError(f"ini gpubench_suite: cannot import {self.suite!r}: {err}") from err
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        """Functions for the accepted points, an erroring node for each rejected one."""
+        try:
+            points = self.catalog.points(self.path)
+        except RecipeError as err:
+            raise self.CollectError(str(err)) from None
+        if not points:
+            raise self.CollectError(f"{self.path}: the recipe expands to no point")
+        recipe = self.catalog.get(self.path)
+        for name in _shared_markers(points):
+            self.add_marker(name)
+        self.add_marker(
+            pytest.mark.gpubench(
+                recipe=recipe.stem, platform=recipe.profile.platform, runtime=recipe.profile.runtime
+            )
+        )
+        yield from super().collect()
+        if not self.skip_rejected:
+            for point in points:
+                if point.rejected is not None:
+                    yield RejectedPoint.make(self, point)
+
+    def istestfunction(self, obj: object, name: str) -> bool:
+        """Only suite functions that have points; helpers of the suite are no tests."""
+        kind = kind_of(name)
+        return kind is not None and bool(self.points_of(kind)) and super().istestfunction(obj, name)
+
+    def points_of(self, kind: str) -> list[Point]:
+        """Points of one kind that become items."""
+        return [
+            point
+            for point in self.catalog.points(self.path)
+            if point.kind == kind and (point.rejected is None or self.skip_rejected)
+        ]
+
+    def parameters(self, kind: str) -> list[Any]:
+        """Parameters with the marks that not all points of the file have."""
+        shared = set(_shared_markers(self.catalog.points(self.path)))
+        marks = {name: getattr(pytest.mark, name) for point in self.points_of(kind) for name in point.markers}
+        parameters = []
+        for point in self.points_of(kind):
+            own = [marks[name] for name in point.markers if name not in shared and name != "gpubench"]
+            parameters.append(pytest.param(point, id=point.id, marks=own) if own else point)
+        return parameters
+
+
+class RejectedPoint(pytest.Collector):
+    """A point that a constraint or a check refuses: an error at collection, the others still collect."""
+
+    point: Point
+
+    @classmethod
+    def make(cls, parent: RecipeFile, point: Point) -> RejectedPoint:
+        """The node of ``point``."""
+        node: RejectedPoint = cls.from_parent(parent, name=f"test_{point.kind}[{point.id}]")
+        node.point = point
+        return node
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        """Never yields: says why."""
+        raise self.CollectError(
+            f"{self.path}:{self.point.line}: point {self.point.id}: {self.point.rejected}"
+        )
+
+
+def _shared_markers(points: Sequence[Point]) -> list[str]:
+    shared = set(points[0].markers).intersection(*(point.markers for point in points))
+    return [name for name in points[0].markers if name in shared and name != "gpubench"]

@@ -1,0 +1,206 @@
+"""The hooks of a run in which recipes are selected; each one only calls what does the work."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_gpubench import __version__
+from pytest_gpubench.collect import RecipeFile, kind_of
+from pytest_gpubench.errors import RecipeError
+from pytest_gpubench.mock import MockCluster
+from pytest_gpubench.recipe.types import Deployment, Point
+from pytest_gpubench.session import Session
+from pytest_gpubench.summary import close_run, write_summary
+
+__all__ = ["ActiveHooks"]
+
+NO_SLURM = (
+    "no `sbatch` on PATH: {recipes} run on Slurm. Start pytest on a Slurm login node, or use --mock-slurm "
+    "to run on the mocked Slurm with a simulated vLLM"
+)
+
+
+class ActiveHooks:
+    """Registered by ``activation.activate``; one per process."""
+
+    def __init__(
+        self, config: pytest.Config, session: Session, paths: list[Path], cluster: MockCluster | None
+    ) -> None:
+        self.config = config
+        self.session = session
+        self.paths = set(paths)
+        self.cluster = cluster
+        self.is_worker = hasattr(config, "workerinput")
+
+    # -- collection ----------------------------------------------------------------------------
+
+    def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+        """A selected recipe becomes a collector; every other file is somebody else's."""
+        if file_path not in self.paths:
+            return None
+        options = self.session.options
+        return RecipeFile.make(
+            parent, file_path, self.session.catalog, options.suite, skip_rejected=options.skip_rejected
+        )
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """One parameter per point."""
+        file = metafunc.definition.getparent(RecipeFile)
+        kind = kind_of(metafunc.function.__name__)
+        if file is None or kind is None or "gpubench_point" not in metafunc.fixturenames:
+            return
+        parameters = file.parameters(kind)
+        ids = [value.id if isinstance(value, Point) else None for value in parameters]
+        metafunc.parametrize("gpubench_point", parameters, ids=ids)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Points of one deployment side by side, accuracy after throughput; the order else kept."""
+        order: dict[str, int] = {}
+        kinds = {"serving": 0, "slo": 1, "accuracy": 2}
+
+        def place(item: pytest.Item) -> tuple[int, int]:
+            point = point_of(item)
+            if point is None:
+                return order.setdefault(item.nodeid, len(order)), 0
+            return order.setdefault(_key(point.deployment), len(order)), kinds[point.kind]
+
+        items.sort(key=place)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Say at once that there is no Slurm, before anything waits for it."""
+        if self.is_worker or self.config.option.collectonly:
+            return
+        self._need_slurm([point for item in session.items if (point := point_of(item)) is not None])
+
+    def pytest_sessionstart(self) -> None:
+        """Under xdist the controller collects nothing: judge all selected recipes here."""
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None and self.config.option.verbose >= 0 and not self.is_worker:
+            self.session.narrator.write_to(_line_writer(reporter))
+        if self.is_worker or not getattr(self.config.option, "numprocesses", None):
+            return
+        self._need_slurm(list(self._all_points()))
+
+    def _need_slurm(self, points: list[Point]) -> None:
+        options = self.session.options
+        if options.mock or options.dry_run:
+            return
+        needing = [
+            p for p in points if p.deployment.runtime == "slurm" and p.deployment.servable and not p.rejected
+        ]
+        if needing and shutil.which("sbatch", path=self.session.env.get("PATH")) is None:
+            recipes = ", ".join(dict.fromkeys(point.deployment.recipe for point in needing))
+            raise pytest.UsageError(NO_SLURM.format(recipes=recipes))
+
+    def _all_points(self) -> Iterator[Point]:
+        for path in sorted(self.paths):
+            try:
+                yield from self.session.catalog.points(path)
+            except RecipeError:
+                continue  # shown at collection
+
+    # -- run -----------------------------------------------------------------------------------
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Generator[None, None, None]:
+        """Release what the next item does not need; a release that fails is this item's error."""
+        yield
+        if point_of(item) is None:
+            return
+        following = point_of(nextitem) if nextitem is not None else None
+        before = len(self.session.pool.unreleased)
+        self.session.pool.release_others([] if following is None else [following.deployment])
+        leaked = self.session.pool.unreleased[before:]
+        if leaked:
+            pytest.fail(f"not confirmed as released: {', '.join(leaked)}; run `gpubench reap`", pytrace=False)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """Give everything back, then put the results together."""
+        try:
+            self.session.close()
+        finally:
+            if not self.is_worker:
+                close_run(
+                    self.session, list(self._all_points()) if not self.config.option.collectonly else []
+                )
+
+    def pytest_unconfigure(self) -> None:
+        """The mocked cluster ends with the run."""
+        if self.cluster is not None:
+            self.cluster.close()
+            shutil.rmtree(self.cluster.folder, ignore_errors=True)
+            self.cluster = None
+
+    # -- report --------------------------------------------------------------------------------
+
+    def pytest_report_header(self) -> str:
+        """Version, Slurm, run id, results folder."""
+        options = self.session.options
+        place = "dry run" if options.dry_run else "mocked Slurm, simulated vLLM" if options.mock else "Slurm"
+        run_id = self.session.identity.run_id
+        return f"gpubench: {__version__}, {place}, run {run_id}, results in {options.results}"
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """The table of points."""
+        if not self.is_worker:
+            write_summary(self.session, terminalreporter)
+
+    # -- xdist ---------------------------------------------------------------------------------
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Give a worker the run's identity and the way to the (mocked) Slurm."""
+        identity = dataclasses.replace(self.session.identity, worker=node.gateway.id)
+        node.workerinput["gpubench"] = json.dumps(dataclasses.asdict(identity))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """A worker that crashed cannot give its nodes back: do it for it."""
+        if error:
+            self.session.reap()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        """Keep the points of a deployment together."""
+        from pytest_gpubench.schedule import DeploymentScheduling
+
+        scopes = {f"{self._nodeid(point)}": _key(point.deployment) for point in self._all_points()}
+        return DeploymentScheduling(config, log, scopes)
+
+    def _nodeid(self, point: Point) -> str:
+        path = next(path for path in self.paths if path.stem == point.deployment.recipe)
+        try:
+            relative = path.relative_to(self.config.rootpath).as_posix()
+        except ValueError:
+            relative = str(path)
+        return f"{relative}::test_{point.kind}[{point.id}]"
+
+
+def _line_writer(reporter: pytest.TerminalReporter) -> Callable[[str], None]:
+    def write(line: str) -> None:
+        reporter.ensure_newline()
+        reporter.write_line(f"[gpubench] {line}")
+
+    return write
+
+
+def point_of(item: pytest.Item) -> Point | None:
+    """The point of an item, None for other tests."""
+    callspec = getattr(item, "callspec", None)
+    point = callspec.params.get("gpubench_point") if callspec is not None else None
+    return point if isinstance(point, Point) else None
+
+
+def _key(deployment: Deployment) -> str:
+    return f"{deployment.recipe}/{deployment.id}"

@@ -1,0 +1,189 @@
+"""Command line and ini options: declared, read once, validated."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pytest_gpubench.errors import OptionError
+
+__all__ = ["Options", "add_options", "read_options"]
+
+DEFAULT_SUITE = "pytest_gpubench.suite"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Validated options. Paths are absolute."""
+
+    workloads: tuple[str, ...]
+    folders: tuple[Path, ...]
+    profiles: Path | None
+    suite: str
+    mock: bool
+    dry_run: bool
+    results: Path
+    json: Path
+    smoke: bool
+    resume: bool
+    skip_rejected: bool
+    retry_infra: int
+    compare: Path | None
+    compare_fail: tuple[str, ...]
+    meta: tuple[tuple[str, str], ...]
+    inferencex: Path | None
+    runners: Path | None
+    html: Path | None
+    stream_logs: bool
+    prefetch: int
+    max_nodes: int | None
+    heartbeat_limit: float
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare everything in one group."""
+    group = parser.getgroup("gpubench", "LLM-serving GPU benchmarks (pytest_gpubench)")
+    add = group.addoption
+    add(
+        "--workload",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="recipe to run: file stem, its `name:`, a path or a glob; repeatable, comma-separated "
+        "(default: the environment variable WORKLOADS; without either no recipe is collected)",
+    )
+    add("--mock-slurm", action="store_true", help="run on the mocked Slurm with the simulated vLLM")
+    add("--gpubench-dry-run", action="store_true", help="render every script and command, run nothing")
+    add("--gpubench-results", metavar="DIR", help="results folder (default: results)")
+    add("--gpubench-json", metavar="PATH", help="the ingest file (default: <results>/ingest.json)")
+    add(
+        "--gpubench-smoke", action="store_true", help="one point per deployment: shortest, lowest concurrency"
+    )
+    add("--gpubench-resume", action="store_true", help="skip points that already have a valid row")
+    add("--gpubench-skip-rejected", action="store_true", help="skip rejected points instead of an error")
+    add(
+        "--gpubench-retry-infra",
+        type=int,
+        default=0,
+        metavar="N",
+        help="repeat after infrastructure failures",
+    )
+    add("--gpubench-compare", metavar="PATH", help="compare with an earlier ingest file")
+    add(
+        "--gpubench-compare-fail",
+        action="append",
+        default=[],
+        metavar="METRIC:PERCENT",
+        help="fail a point whose metric is worse than the baseline by more than PERCENT; repeatable",
+    )
+    add("--gpubench-meta", action="append", default=[], metavar="KEY=VALUE", help="recorded in the run block")
+    add("--gpubench-inferencex", metavar="FILE", help="an InferenceX master file; --workload names its keys")
+    add("--gpubench-runners", metavar="FILE", help="InferenceX runners.yaml")
+    add("--gpubench-html", metavar="PATH", help="write a self-contained HTML report")
+    add("--gpubench-stream-logs", action="store_true", help="server logs on the terminal, too")
+    add(
+        "--gpubench-prefetch",
+        type=int,
+        default=1,
+        metavar="N",
+        help="allocations asked for ahead (default: 1)",
+    )
+    add("--gpubench-max-nodes", type=int, metavar="N", help="never hold more nodes than this")
+    parser.addini("gpubench_workloads", "folders that hold recipes", type="paths", default=[])
+    parser.addini("gpubench_profiles", "gpu_profiles.yaml for recipes that have none beside them", default="")
+    parser.addini("gpubench_suite", "module with the tests that the points run", default=DEFAULT_SUITE)
+    parser.addini("gpubench_results", "results folder", default="results")
+    parser.addini(
+        "gpubench_heartbeat", "seconds without a heartbeat after which a job ends itself", default="120"
+    )
+
+
+def read_options(config: pytest.Config, env: Mapping[str, str] = os.environ) -> Options:
+    """Validate; raises OptionError with the option's name and what is valid."""
+    option = config.getoption
+    base = config.invocation_params.dir
+    results = base / (option("--gpubench-results") or config.getini("gpubench_results"))
+    compare_fail = tuple(option("--gpubench-compare-fail"))
+    if compare_fail and not option("--gpubench-compare"):
+        raise OptionError("--gpubench-compare-fail needs --gpubench-compare PATH")
+    for name in ("--gpubench-retry-infra", "--gpubench-prefetch"):
+        if option(name) < 0:
+            raise OptionError(f"{name}: expected 0 or more, got {option(name)}")
+    max_nodes = option("--gpubench-max-nodes")
+    if max_nodes is not None and max_nodes < 1:
+        raise OptionError(f"--gpubench-max-nodes: expected 1 or more, got {max_nodes}")
+    json_path = option("--gpubench-json")
+    return Options(
+        workloads=_names(option("--workload"), env),
+        folders=tuple(map(Path, config.getini("gpubench_workloads"))) or _default_folders(config),
+        profiles=_optional_file(config.rootpath, config.getini("gpubench_profiles"), "gpubench_profiles"),
+        suite=config.getini("gpubench_suite"),
+        mock=option("--mock-slurm"),
+        dry_run=option("--gpubench-dry-run"),
+        results=Path(os.path.abspath(results)),
+        json=Path(os.path.abspath(base / json_path))
+        if json_path
+        else Path(os.path.abspath(results)) / "ingest.json",
+        smoke=option("--gpubench-smoke"),
+        resume=option("--gpubench-resume"),
+        skip_rejected=option("--gpubench-skip-rejected"),
+        retry_infra=option("--gpubench-retry-infra"),
+        compare=_optional_file(base, option("--gpubench-compare"), "--gpubench-compare"),
+        compare_fail=compare_fail,
+        meta=tuple(_pair(text) for text in option("--gpubench-meta")),
+        inferencex=_optional_file(base, option("--gpubench-inferencex"), "--gpubench-inferencex"),
+        runners=_optional_file(base, option("--gpubench-runners"), "--gpubench-runners"),
+        html=base / option("--gpubench-html") if option("--gpubench-html") else None,
+        stream_logs=option("--gpubench-stream-logs"),
+        prefetch=option("--gpubench-prefetch"),
+        max_nodes=max_nodes,
+        heartbeat_limit=_seconds(config.getini("gpubench_heartbeat"), "gpubench_heartbeat"),
+    )
+
+
+def _names(given: list[str], env: Mapping[str, str]) -> tuple[str, ...]:
+    texts = given or [env.get("WORKLOADS", "")]
+    names = [name.strip() for text in texts for line in text.splitlines() for name in line.split(",")]
+    names = [name for name in names if name]
+    if given and not names:
+        raise OptionError("--workload: expected a recipe name, got an empty one")
+    return tuple(dict.fromkeys(names))
+
+
+def _default_folders(config: pytest.Config) -> tuple[Path, ...]:
+    folders = (
+        config.rootpath / "workloads",
+        config.invocation_params.dir / "workloads",
+        config.invocation_params.dir,
+    )
+    return tuple(dict.fromkeys(folder for folder in folders if folder.is_dir()))
+
+
+def _optional_file(base: Path, text: str | None, name: str) -> Path | None:
+    if not text:
+        return None
+    path = Path(os.path.abspath(base / text))
+    if not path.is_file():
+        raise OptionError(f"{name}: no file {path}")
+    return path
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise OptionError(f"--gpubench-meta: expected KEY=VALUE, got {text!r}")
+    return key.strip(), value
+
+
+def _seconds(text: str, name: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not value > 0:
+        raise OptionError(f"{name}: expected seconds above 0, got {text!r}")
+    return value

@@ -1,0 +1,68 @@
+"""Write what a point will run: ``plan.json``, the batch script, and a text for people."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpubench.bench.client import ClientRun, bench_argv, warmup_prompts
+from pytest_gpubench.bench.seeds import measure_seed, warmup_seed
+from pytest_gpubench.plan.record import Commands, plan_record
+from pytest_gpubench.plan.slurm import SlurmPlan
+from pytest_gpubench.recipe.types import Point
+from pytest_gpubench.results.store import atomic_write
+
+if TYPE_CHECKING:
+    from pytest_gpubench.session import Session
+
+__all__ = ["write_plan"]
+
+
+def write_plan(session: Session, point: Point, values: Mapping[str, str] | None = None) -> str:
+    """Write ``plan.json`` (and, in a dry run, the batch script); returns the commands for people."""
+    store = session.store
+    deployment = point.deployment
+    folder = store.make_dir(deployment.recipe, point.id)
+    if not deployment.servable:
+        record = plan_record(point, Commands(), environment=session.environment(deployment))
+        store.write_plan(deployment.recipe, point.id, record)
+        return f"{point.id}: {deployment.unservable_reason or 'cannot be served here'}"
+    plan = session.slurm_plan(deployment)
+    script = Path(plan.site.folder) / "job.sbatch"
+    commands = _commands(point, plan, folder, str(script))
+    record = plan_record(point, commands, environment=session.environment(deployment), values=values)
+    store.write_plan(deployment.recipe, point.id, record)
+    if session.options.dry_run:
+        store.make_dir(deployment.recipe, deployment.id)
+        atomic_write(script, plan.script.encode())
+    lines = [f"{point.id}:", f"  {shlex.join(commands.submit)}"]
+    lines += [f"  {shlex.join(argv)}" for argv in commands.steps]
+    if commands.bench:
+        lines.append(f"  {shlex.join(commands.bench)}")
+    text = "\n".join(lines)
+    if session.options.dry_run:
+        atomic_write(folder / "commands.txt", f"{text}\n".encode())
+    return text
+
+
+def _commands(point: Point, plan: SlurmPlan, folder: Path, script: str) -> Commands:
+    bench: list[str] = []
+    warmup: list[str] = []
+    recipe = point.deployment.recipe
+    if point.load is not None:
+        where = plan.in_container(str(folder))
+        name = "bench.json" if point.load.repetitions == 1 else "bench-run-1.json"
+        seed = point.load.seed if point.load.seed is not None else measure_seed(point.id, recipe, 0)
+        bench = bench_argv(point.deployment, point.load, ClientRun(where, name, seed))
+        if warmup_prompts(point.load) > 0:
+            run = ClientRun(where, "bench-warmup.json", warmup_seed(point.id, recipe, 0), warmup=True)
+            warmup = bench_argv(point.deployment, point.load, run)
+    return Commands(
+        serve=[rank.argv for rank in plan.ranks],
+        bench=bench,
+        warmup=warmup,
+        submit=["sbatch", "--parsable", *plan.sbatch_options, script],
+        steps=plan.srun,
+    )

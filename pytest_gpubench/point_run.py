@@ -1,0 +1,217 @@
+"""One point from setup to row: what the fixtures and the suite call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from pytest_gpubench.bench.result import JSON
+from pytest_gpubench.errors import GpubenchError, InfraError
+from pytest_gpubench.gates import Verdict
+from pytest_gpubench.reasons import Reason
+from pytest_gpubench.recipe.types import Gates, Point
+from pytest_gpubench.results.outcome import Failure, Outcome
+from pytest_gpubench.results.row import judge_point
+from pytest_gpubench.serving.server import Server
+
+if TYPE_CHECKING:
+    from pytest_gpubench.session import Session
+
+__all__ = ["PointRun"]
+
+PROPERTIES = (
+    "status", "reason", "workload", "point", "model", "image", "device", "conc", "isl", "osl", "gpu_count",
+    "tput_per_gpu", "output_tput_per_gpu", "input_tput_per_gpu", "median_ttft", "p99_ttft", "median_tpot",
+    "p99_tpot", "failure_rate", "completed", "failed", "duration", "job_id", "attempt", "simulated", "run_id",
+)  # fmt: skip
+"""Row fields that JUnit gets as properties, ``gpubench_`` before their name."""
+
+
+class PointRun:
+    """Drives one point. The row is written whatever happens, also when the run is interrupted."""
+
+    def __init__(self, session: Session, item: pytest.Item, point: Point) -> None:
+        self.session = session
+        self.item = item
+        self.point = point
+        self.outcome = Outcome(simulated=session.options.mock)
+        self.row: dict[str, JSON] | None = None
+
+    # -- setup ---------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Write the plan; skip what is not to be run."""
+        from pytest_gpubench.point_plan import write_plan
+
+        point = self.point
+        options = self.session.options
+        if point.rejected is not None:
+            pytest.skip(f"rejected: {point.rejected}")
+        try:
+            text = write_plan(self.session, point)
+        except InfraError as err:
+            self._fail(err)
+        if options.dry_run:
+            self.session.narrator.line(text)
+            pytest.skip("dry run")
+        if not point.deployment.servable:
+            pytest.skip(
+                point.deployment.unservable_reason or f"{point.deployment.framework} cannot be served here"
+            )
+        if options.resume and self.session.has_valid_row(point):
+            pytest.skip(
+                "already measured: a valid row for this recipe, point and image is in the results folder"
+            )
+
+    def acquire(self) -> Server:
+        """The running server; an ERROR with its reason when there is none."""
+        try:
+            server = self.session.pool.acquire(self.point.deployment)
+        except InfraError as err:
+            self._fail(err)
+        except BaseException as err:
+            self._interrupted(err)
+            raise
+        self._note_server(server)
+        return server
+
+    # -- call ----------------------------------------------------------------------------------
+
+    def measure(self, server: Server) -> Outcome:
+        """Run the client; a failure of the infrastructure is repeated as often as the options allow."""
+        from pytest_gpubench.serving.measure import measure
+
+        attempts = 1 + self.session.options.retry_infra
+        clock = self.session.clock
+        self._replan(server)
+        for attempt in range(1, attempts + 1):
+            started = clock.time()
+            self.outcome = replace(self.outcome, started=started, attempt=attempt)
+            try:
+                measured = measure(
+                    server, self.point, self.session.point_folder(self.point), clock, attempt=attempt
+                )
+            except InfraError as err:
+                self._note_server(server)
+                if attempt < attempts and err.reason.infrastructure:
+                    self.session.narrator.say(
+                        self.point.deployment, "repeat", f"{self.point.id}: {err.message}"
+                    )
+                    server = self._again(err)
+                    continue
+                self._fail(err)
+            except GpubenchError as err:
+                self._note_server(server)
+                self.outcome = replace(
+                    self.outcome, ended=clock.time(), failure=Failure(Reason.UNREADABLE_RESULT, str(err))
+                )
+                return self.outcome
+            except BaseException as err:
+                self._interrupted(err)
+                raise
+            self._note_server(server)
+            self.outcome = replace(
+                self.outcome,
+                raws=measured.raws,
+                seeds=measured.seeds,
+                prefix_cache_hit_rates=measured.hit_rates,
+                client_exit_code=measured.exit_code,
+                ended=clock.time(),
+            )
+            return self.outcome
+        raise AssertionError("unreachable")
+
+    def evaluate(self, server: Server) -> Outcome:
+        """Run the accuracy task."""
+        pytest.skip("accuracy tasks are collected but not run yet")
+
+    def search(self, server: Server) -> Outcome:
+        """Run the SLO search."""
+        pytest.skip("SLO searches are collected but not run yet")
+
+    def judge(self, gates: Gates) -> None:
+        """Build the row, write it, and fail the test if a gate is missed."""
+        row, verdict = self._write_row(replace(self.point, gates=gates))
+        self._narrate(row)
+        if verdict.status == "passed":
+            return
+        if verdict.expected:
+            pytest.xfail(verdict.message)
+        self._sections()
+        pytest.fail(verdict.message, pytrace=False)
+
+    # -- parts ---------------------------------------------------------------------------------
+
+    def _again(self, cause: InfraError) -> Server:
+        """A server for the next attempt: the running one if it is healthy, else a new one."""
+        try:
+            return self.session.pool.acquire(self.point.deployment)
+        except InfraError as err:
+            self._fail(err)
+
+    def _replan(self, server: Server) -> None:
+        from pytest_gpubench.point_plan import write_plan
+
+        try:
+            write_plan(self.session, self.point, values=server.values)
+        except InfraError as err:
+            self._fail(err)
+
+    def _note_server(self, server: Server) -> None:
+        self.outcome = replace(
+            self.outcome,
+            phase_seconds=dict(server.timings.seconds),
+            job_id=server.backend.job_id,
+            nodes=server.nodes,
+            vllm_version=server.version,
+        )
+
+    def _fail(self, error: InfraError) -> NoReturn:
+        """Infrastructure: the row says so, the report carries the logs, no traceback."""
+        failure = Failure.of(error)
+        running = self.session.pool.running(self.point.deployment)
+        if running is not None:
+            self._note_server(running)
+        self.outcome = replace(self.outcome, failure=failure, ended=self.session.clock.time(), raws=())
+        row, _ = self._write_row(self.point)
+        self._narrate(row)
+        self._sections()
+        pytest.fail(str(error), pytrace=False)
+
+    def _interrupted(self, error: BaseException) -> None:
+        if not isinstance(error, KeyboardInterrupt):
+            return
+        failure = Failure(Reason.INTERRUPTED, f"interrupted ({error})" if str(error) else "interrupted")
+        self.outcome = replace(self.outcome, failure=failure, ended=self.session.clock.time(), raws=())
+        with self.session.interrupts.shield():
+            self._write_row(self.point)
+
+    def _write_row(self, point: Point) -> tuple[dict[str, JSON], Verdict]:
+        row, verdict = judge_point(point, self.outcome, self.session.run_info(point))
+        self.row = dict(row)
+        try:
+            self.session.store.write_row(row)
+        except InfraError as err:
+            # The row is not lost: it goes on with the report, and the summary names the file.
+            self.session.warnings.append(str(err))
+        self.item.user_properties.extend(
+            (f"gpubench_{name}", value) for name in PROPERTIES if (value := row.get(name)) is not None
+        )
+        return row, verdict
+
+    def _narrate(self, row: Mapping[str, JSON]) -> None:
+        tput = row.get("tput_per_gpu")
+        figure = f"{tput:.1f} tok/s/GPU" if isinstance(tput, float) else ""
+        cause = str(row.get("reason") or "")
+        detail = ", ".join(part for part in (figure, cause) if part)
+        self.session.narrator.point(self.point.deployment, self.point.id, str(row["status"]), detail)
+
+    def _sections(self) -> None:
+        failure = self.outcome.failure
+        if failure is None:
+            return
+        for tail in failure.tails:
+            self.item.add_report_section("call", f"log: {tail.title} ({tail.path})", tail.text)

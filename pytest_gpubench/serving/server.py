@@ -1,0 +1,254 @@
+"""One deployment from launch to release: phases with deadlines, readiness, supervision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pytest_gpubench.errors import ClientError, InfraError, ServerError
+from pytest_gpubench.reasons import Phase, Reason
+from pytest_gpubench.recipe.types import Deployment
+from pytest_gpubench.serving.backend import Api, Backend, Look
+from pytest_gpubench.serving.narrator import Narrator
+from pytest_gpubench.serving.probe import Probe
+from pytest_gpubench.world import Clock
+
+__all__ = ["Server", "Timings"]
+
+POLL_SECONDS = 0.25
+COMPLETION_SECONDS = 60.0
+"""How long one short completion may take; the first one may compile kernels."""
+
+
+@dataclass
+class Timings:
+    """Seconds spent per phase so far."""
+
+    seconds: dict[Phase, float] = field(default_factory=dict)
+
+    def add(self, phase: Phase, seconds: float) -> None:
+        """Add to a phase."""
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+
+
+class Server:
+    """A running (or starting) server. Not thread-safe; one process drives it."""
+
+    def __init__(
+        self, deployment: Deployment, backend: Backend, probe: Probe, clock: Clock, narrator: Narrator
+    ) -> None:
+        self.deployment = deployment
+        self.backend = backend
+        self.probe = probe
+        self.clock = clock
+        self.narrator = narrator
+        self.timings = Timings()
+        self.phase = Phase.QUEUE
+        self.nodes: tuple[str, ...] = ()
+        self.apis: tuple[Api, ...] = ()
+        self.values: dict[str, str] = {}
+        self.version: str | None = None
+        self.launched_at: float | None = None
+        self.held_since: float | None = None
+        self.held_seconds = 0.0
+
+    # -- start ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Launch and wait until it really serves; raises InfraError with phase and log tails."""
+        self.launch()
+        self.wait_ready()
+
+    def launch(self) -> None:
+        """Ask for the nodes; does not wait."""
+        if self.launched_at is not None:
+            return
+        self.launched_at = self.clock.monotonic()
+        try:
+            self.backend.launch()
+        except InfraError as err:
+            raise self._with_context(err) from None
+        self.narrator.say(self.deployment, "submitted", f"job {self.backend.job_id or '?'}")
+
+    def wait_ready(self) -> None:
+        """Queue, image, load, ready: each with its own deadline."""
+        deadlines = self.deployment.deadlines
+        try:
+            self._phase(Phase.QUEUE, deadlines.queue, "max_pending", self._has_nodes)
+            self.held_since = self.clock.monotonic()
+            self.narrator.say(self.deployment, "nodes", " ".join(self.nodes) or "this host")
+            self._phase(Phase.IMPORT, deadlines.image, "deadlines.image", self._all_started)
+            self._phase(Phase.LOAD, deadlines.load, "deadlines.load", self._all_healthy)
+            self.narrator.say(self.deployment, "loaded", f"in {self.timings.seconds[Phase.LOAD]:.0f} s")
+            self._phase(Phase.READY, deadlines.ready, "deadlines.ready", self._serves)
+            self.version = self.probe.version(self.apis[0].url)
+            spent = self.clock.monotonic() - self.held_since
+            self.narrator.say(self.deployment, "ready", f"after {spent:.0f} s")
+        except InfraError as err:
+            raise self._with_context(err) from None
+
+    def _phase(self, phase: Phase, limit: float, setting: str, done: Callable[[Look], bool]) -> None:
+        self.phase = phase
+        began = self.clock.monotonic()
+        try:
+            while True:
+                look = self._look()
+                if done(look):
+                    return
+                spent = self.clock.monotonic() - began
+                if spent > limit:
+                    raise self._timeout(phase, spent, setting, look)
+                self.narrator.waiting(self.deployment, phase, spent, look.detail)
+                self.clock.sleep(POLL_SECONDS if phase is not Phase.QUEUE else 2 * POLL_SECONDS)
+        finally:
+            self.timings.add(phase, self.clock.monotonic() - began)
+
+    def _look(self) -> Look:
+        look = self.backend.look()
+        if look.nodes:
+            self.nodes = look.nodes
+        if look.apis:
+            self.apis = look.apis
+        self.values = {**self.values, **look.values}
+        if look.failure is not None:
+            raise look.failure
+        return look
+
+    def _has_nodes(self, look: Look) -> bool:
+        if look.pending:
+            self.narrator.pending(self.deployment, look.detail)
+            return False
+        return True
+
+    def _all_started(self, look: Look) -> bool:
+        return set(self.backend.rank_names) <= look.started and bool(look.apis)
+
+    def _all_healthy(self, look: Look) -> bool:
+        return bool(look.apis) and all(self.probe.healthy(api.url) for api in look.apis)
+
+    def _serves(self, look: Look) -> bool:
+        wanted = self.deployment.served_name
+        for api in look.apis:
+            names = self.probe.models(api.url)
+            if names is None:
+                return False
+            if wanted not in names:
+                raise ServerError(
+                    Reason.FOREIGN_SERVER,
+                    f"port {api.port} on {api.node or api.host} already answers as "
+                    f"{', '.join(names) or 'no model'}; asked for {wanted}",
+                )
+        # /health stays 200 while a follower is dead: only an answered request proves that it serves.
+        api = look.apis[0]
+        problem = self.probe.completes(api.url, wanted, COMPLETION_SECONDS)
+        self._last_problem = problem
+        return problem is None
+
+    _last_problem: str | None = None
+
+    def _timeout(self, phase: Phase, spent: float, setting: str, look: Look) -> InfraError:
+        reason = {
+            Phase.QUEUE: Reason.QUEUE_TIMEOUT,
+            Phase.IMPORT: Reason.IMPORT_TIMEOUT,
+            Phase.LOAD: Reason.LOAD_TIMEOUT,
+            Phase.READY: Reason.READY_TIMEOUT,
+        }[phase]
+        if phase is Phase.QUEUE:
+            what = f"not scheduled in {spent:.0f} s, last reason: {look.detail or 'none'}"
+        elif phase is Phase.IMPORT:
+            missing = sorted(set(self.backend.rank_names) - look.started)
+            what = f"{', '.join(missing) or 'no rank'} did not start in {spent:.0f} s"
+        elif phase is Phase.LOAD:
+            what = f"/health did not answer 200 in {spent:.0f} s"
+        else:
+            problem = self._last_problem or "/v1/models gives no list"
+            what = f"no request was answered in {spent:.0f} s: {problem}"
+        return InfraError(reason, f"{what}. Raise `{setting}` if this is expected", phase)
+
+    # -- use -----------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise if a rank died or the job ended; cheap."""
+        try:
+            self._look()
+        except InfraError as err:
+            raise self._with_context(err) from None
+
+    def healthy(self) -> bool:
+        """True when nothing died and it still answers a request."""
+        try:
+            look = self._look()
+        except InfraError:
+            return False
+        return bool(look.apis) and self._serves_quietly(look)
+
+    def _serves_quietly(self, look: Look) -> bool:
+        try:
+            return self._all_healthy(look) and self._serves(look)
+        except InfraError:
+            return False
+
+    @property
+    def url(self) -> str:
+        """Base URL of what clients talk to: the router when there is one, else the head."""
+        return self.apis[-1].url if self.apis and self.apis[-1].label == "router" else self.apis[0].url
+
+    def run_client(self, argv: Sequence[str], log: str, name: str, limit: float) -> int:
+        """Run a client to its end under supervision: a dead rank ends it, so does the deadline."""
+        self.phase = Phase.BENCH
+        try:
+            return self._supervise(argv, log, name, limit)
+        except InfraError as err:
+            raise self._with_context(err) from None
+
+    def _supervise(self, argv: Sequence[str], log: str, name: str, limit: float) -> int:
+        began = self.clock.monotonic()
+        try:
+            process = self.backend.start_client(argv, log, name)
+        except OSError as err:
+            raise ClientError(Reason.CLIENT_FAILED, f"the client could not be started: {err}") from err
+        try:
+            while True:
+                status = process.poll()
+                if status is not None:
+                    # A client whose server died ends too, often with code 0: ask for the cause first.
+                    self._look()
+                    return status
+                self._look()
+                spent = self.clock.monotonic() - began
+                if spent > limit:
+                    raise ClientError(
+                        Reason.CLIENT_HUNG,
+                        f"the client did not end in {spent:.0f} s (log: {log}). Raise `deadlines.bench` if "
+                        "this is expected",
+                    )
+                self.narrator.waiting(self.deployment, Phase.BENCH, spent, name)
+                self.clock.sleep(POLL_SECONDS)
+        finally:
+            if process.poll() is None:
+                process.terminate(2.0)
+            self.timings.add(Phase.BENCH, self.clock.monotonic() - began)
+
+    # -- release -------------------------------------------------------------------------------
+
+    def stop(self) -> bool:
+        """Give the nodes back; idempotent, bounded."""
+        began = self.clock.monotonic()
+        try:
+            return self.backend.stop()
+        finally:
+            self.timings.add(Phase.TEARDOWN, self.clock.monotonic() - began)
+            if self.held_since is not None:
+                self.held_seconds += self.clock.monotonic() - self.held_since
+                self.held_since = None
+            self.narrator.say(self.deployment, "released", f"job {self.backend.job_id or '?'}")
+
+    def _with_context(self, error: InfraError) -> InfraError:
+        if error.phase is None:
+            error.phase = self.phase
+        if not error.tails:
+            error.tails = self.backend.tails()
+        spent = ", ".join(f"{phase.value} {seconds:.1f} s" for phase, seconds in self.timings.seconds.items())
+        if spent and "seconds per phase" not in error.details:
+            error.details = f"{error.details}\nseconds per phase: {spent}".strip()
+        return error

@@ -1,0 +1,217 @@
+"""One process's run: options, recipes, Slurm tools, the server pool, the results store, wired together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpubench.collect import RecipeCatalog
+from pytest_gpubench.options import Options
+from pytest_gpubench.plan.environment import process_environment
+from pytest_gpubench.plan.slurm import SlurmPlan, SlurmSite, plan_slurm
+from pytest_gpubench.point_run import PointRun
+from pytest_gpubench.recipe.types import Deployment, Point
+from pytest_gpubench.serving.heartbeat import Heartbeat
+from pytest_gpubench.serving.interrupts import Interrupts
+from pytest_gpubench.serving.narrator import Narrator
+from pytest_gpubench.serving.pool import ServerPool
+from pytest_gpubench.serving.probe import HttpProbe
+from pytest_gpubench.serving.server import Server
+from pytest_gpubench.world import Clock, CommandRunner, SystemClock, SystemRunner
+
+if TYPE_CHECKING:
+    from pytest_gpubench.results.outcome import RunInfo
+    from pytest_gpubench.results.store import ResultsStore
+    from pytest_gpubench.serving.slurm_backend import SlurmTools
+
+__all__ = ["PointRun", "RunIdentity", "Session", "session_of"]
+
+SESSION = pytest.StashKey["Session"]()
+
+
+def session_of(config: pytest.Config) -> Session:
+    """The session of this pytest run; present once a recipe is selected."""
+    return config.stash[SESSION]
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """What all processes of one run share."""
+
+    run_id: str
+    attempt: int = 1
+    worker: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+class Session:
+    """Made once per process; expensive parts come to life when first asked for."""
+
+    def __init__(
+        self,
+        options: Options,
+        catalog: RecipeCatalog,
+        identity: RunIdentity,
+        *,
+        checkout: Path,
+        narrator: Narrator,
+        interrupts: Interrupts,
+        clock: Clock | None = None,
+        runner: CommandRunner | None = None,
+    ) -> None:
+        self.options = options
+        self.catalog = catalog
+        self.identity = identity
+        self.checkout = checkout
+        self.narrator = narrator
+        self.interrupts = interrupts
+        self.clock = clock or SystemClock()
+        self.env = dict(identity.env) or dict(os.environ)
+        self.runner = runner or SystemRunner(self.env)
+        self.heartbeat = Heartbeat(interval=max(0.5, min(5.0, options.heartbeat_limit / 6)))
+        self.pool = ServerPool(self._make_server, start_attempts=1 + options.retry_infra)
+        self.warnings: list[str] = []
+        self._jobs = 0
+        self._plans: dict[str, SlurmPlan] = {}
+
+    # -- parts ---------------------------------------------------------------------------------
+
+    @cached_property
+    def store(self) -> ResultsStore:
+        """The results folder; the caller's secrets are masked in all that is written to it."""
+        from pytest_gpubench.results.store import ResultsStore
+        from pytest_gpubench.results.text import secret_values
+
+        return ResultsStore(self.options.results, secrets=secret_values(self.env))
+
+    @cached_property
+    def probe(self) -> HttpProbe:
+        """HTTP questions."""
+        return HttpProbe()
+
+    @cached_property
+    def tools(self) -> SlurmTools:
+        """Slurm client, poller, journal, heartbeat."""
+        from pytest_gpubench.serving.slurm_backend import SlurmTools
+        from pytest_gpubench.slurm.client import CliSlurm
+        from pytest_gpubench.slurm.journal import Journal, journal_folder
+        from pytest_gpubench.slurm.poller import JobPoller
+
+        client = CliSlurm(self.runner, self.clock, env=self.env)
+        return SlurmTools(
+            client=client,
+            poller=JobPoller(client, self.clock, min_interval=0.3 if self.options.mock else 2.0),
+            runner=self.runner,
+            clock=self.clock,
+            journal=Journal(journal_folder(self.options.results), warn=self.warnings.append),
+            heartbeat=self.heartbeat,
+            interrupts=self.interrupts,
+        )
+
+    @cached_property
+    def pyxis(self) -> bool:
+        """Whether srun knows Pyxis's options; assumed when there is no srun to ask (a dry run)."""
+        answer = self.runner.run(["srun", "--help"], timeout=30.0)
+        return answer.missing or not answer.ok or "--container-image" in answer.stdout + answer.stderr
+
+    # -- plans ---------------------------------------------------------------------------------
+
+    def point_folder(self, point: Point) -> Path:
+        """``<results>/<recipe>/<point>``."""
+        return self.options.results / point.deployment.recipe / point.id
+
+    def deployment_folder(self, deployment: Deployment) -> Path:
+        """``<results>/<recipe>/<deployment>``."""
+        return self.options.results / deployment.recipe / deployment.id
+
+    def environment(self, deployment: Deployment) -> dict[str, str]:
+        """Name -> value that every process of the deployment relies on."""
+        return process_environment(deployment, self.env)
+
+    def slurm_plan(self, deployment: Deployment, attempt: int = 1) -> SlurmPlan:
+        """The plan of the deployment's ``attempt``-th start; the first one is what ``plan.json`` shows."""
+        key = f"{deployment.recipe}/{deployment.id}/{attempt}"
+        plan = self._plans.get(key)
+        if plan is None:
+            self._jobs += 1
+            runtime = deployment.profile.container.runtime
+            plan = plan_slurm(
+                deployment,
+                SlurmSite(
+                    folder=str(self.deployment_folder(deployment)),
+                    checkout=str(self.checkout),
+                    job_name=self._job_name(deployment),
+                    pyxis=runtime == "pyxis" or (runtime == "auto" and self.pyxis),
+                    caller_env=self.env,
+                    heartbeat_limit=self.options.heartbeat_limit,
+                ),
+            )
+            self._plans[key] = plan
+        return plan
+
+    def _job_name(self, deployment: Deployment) -> str:
+        identity = self.identity
+        return (
+            f"gpubench-{deployment.recipe}-{identity.run_id}-{identity.attempt}-{identity.worker}{self._jobs}"
+        )
+
+    # -- use -----------------------------------------------------------------------------------
+
+    def point_run(self, item: pytest.Item, point: Point) -> PointRun:
+        """The run of one point."""
+        return PointRun(self, item, point)
+
+    def run_info(self, point: Point) -> RunInfo:
+        """What the rows of this run share."""
+        from pytest_gpubench.results.outcome import RunInfo
+
+        return RunInfo(
+            run_id=self.identity.run_id,
+            recipe_sha256=self.catalog.named(point.deployment.recipe).sha256,
+            nightly=_truthy(self.env.get("NIGHTLY", "")),
+        )
+
+    def has_valid_row(self, point: Point) -> bool:
+        """A row that passed or failed on its merits for the same recipe text, point and image."""
+        recipe = self.catalog.named(point.deployment.recipe)
+        row = self.store.valid_row(
+            recipe.stem, point.id, recipe_sha256=recipe.sha256, image=point.deployment.image
+        )
+        return row is not None
+
+    def _make_server(self, deployment: Deployment, attempt: int) -> Server:
+        from pytest_gpubench.serving.slurm_backend import SlurmBackend
+        from pytest_gpubench.slurm.environment import clean_env
+
+        plan = self.slurm_plan(deployment, attempt)
+        environment = clean_env(self.env, self.environment(deployment))
+        backend = SlurmBackend(plan, self.tools, environment)
+        return Server(deployment, backend, self.probe, self.clock, self.narrator)
+
+    def reap(self) -> None:
+        """Cancel what workers of this run that are gone have left behind; bounded."""
+        from pytest_gpubench.cli.reap import reap_orphans
+
+        if "tools" not in self.__dict__ and not self.options.results.is_dir():
+            return
+        with self.interrupts.shield():
+            for line in reap_orphans(self.options.results, self.tools.client, self.clock):
+                self.warnings.append(line)
+
+    def close(self) -> None:
+        """Give everything back."""
+        try:
+            with self.interrupts.shield():
+                self.pool.release_all()
+        finally:
+            self.heartbeat.close()
+
+
+def _truthy(text: str) -> bool:
+    return text.strip().lower() in {"1", "true", "yes", "on"}
