@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from pytest_gpubench.recipe.fields import Flag, Text
 
 __all__ = [
     "AgenticPoint",
@@ -16,12 +18,10 @@ __all__ = [
     "Positive",
     "RoleWorker",
     "SingleNodePoint",
-    "Text",
     "Worker",
     "kebab",
 ]
 
-Text = Annotated[str, StringConstraints(min_length=1)]
 Positive = Annotated[int, Field(gt=0)]
 SpecDecoding = Literal["mtp", "draft_model", "none"]
 
@@ -59,7 +59,7 @@ class Worker(Model):
     num_worker: int = 1
     tp: int
     ep: int
-    dp_attn: bool
+    dp_attn: Flag
     pp: Positive = 1
     dcp_size: Positive = 1
     pcp_size: Positive = 1
@@ -107,7 +107,7 @@ class SingleNodePoint(Loads):
 
     tp: int
     ep: int | None = None
-    dp_attn: bool | None = None
+    dp_attn: Flag | None = None
     pp: Positive = 1
     dcp_size: Positive = 1
     pcp_size: Positive = 1
@@ -139,7 +139,7 @@ class AgenticPoint(Loads):
 
     tp: int | None = None
     ep: int | None = None
-    dp_attn: bool | None = None
+    dp_attn: Flag | None = None
     pp: Positive | None = None
     dcp_size: Positive | None = None
     pcp_size: Positive | None = None

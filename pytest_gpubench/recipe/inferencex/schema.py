@@ -10,11 +10,13 @@ with ``offloading``/``duration`` (before), and ``seq-len-configs`` (the first).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from pytest_gpubench.recipe.fields import Flag, Text
 from pytest_gpubench.recipe.inferencex.parts import (
     AgenticPoint,
     Component,
@@ -23,7 +25,6 @@ from pytest_gpubench.recipe.inferencex.parts import (
     MultiNodePoint,
     Positive,
     SingleNodePoint,
-    Text,
     kebab,
 )
 
@@ -41,6 +42,13 @@ __all__ = [
 ]
 
 CLUSTER_PREFIX = "cluster:"
+
+
+def _grouped(value: object) -> object:
+    """``2_964_436`` as a number: upstream groups digits here, as YAML 1.1 allows."""
+    if isinstance(value, str) and re.fullmatch(r"[1-9]\d*(_\d+)+", value):
+        return int(value.replace("_", ""))
+    return value
 
 
 class SingleNodeFixed(Model):
@@ -116,7 +124,7 @@ class _Entry(Model):
     precision: Text
     framework: Text
     runner: Text
-    disagg: bool = False
+    disagg: Flag = False
     router: Component | None = None
     kv_p2p_transfer: Text | None = None
 
@@ -211,7 +219,7 @@ Entry = SingleNodeEntry | MultiNodeEntry
 class RunnerHardware(Model):
     """Facts about one runner label. DRAM in MiB."""
 
-    available_cpu_dram_mib: Positive
+    available_cpu_dram_mib: Annotated[Positive, BeforeValidator(_grouped)]
     gpus_per_node: Positive
 
 
