@@ -5,12 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpubench.plan.ranks import RankPlan, head_variable, port_variable
-from pytest_gpubench.plan.shell import command_lines, quote
+from pytest_gpubench.plan.shell import Runtime, command_lines, quote
 
 if TYPE_CHECKING:
     from pytest_gpubench.plan.slurm import SlurmPlan
 
-__all__ = ["batch_script"]
+__all__ = ["RANK_WRAPPER", "batch_script"]
+
+RANK_WRAPPER = (
+    'date +%s >"$GPUBENCH_STARTED" 2>/dev/null; '
+    'if [ -n "${GPUBENCH_MODEL_PATH-}" ] && [ ! -e "$GPUBENCH_MODEL_PATH" ]; then '
+    'echo "gpubench: model path $GPUBENCH_MODEL_PATH is missing on node ${SLURMD_NODENAME-?}" >&2; '
+    'exit 66; fi; exec "$@"'
+)
+"""What a rank's step runs before the server (66: ``EXIT_MODEL_MISSING``)."""
 
 _PORT_KINDS = ("API", "MASTER", "DP", "VLLM", "SIDE")
 
@@ -97,7 +105,8 @@ def batch_script(plan: SlurmPlan) -> str:
     lines = [
         "#!/usr/bin/env bash",
         f"# {_comment(deployment.recipe)} / {_comment(deployment.id)}: written by pytest-gpubench.",
-        "# Options are on the sbatch command line: in an #SBATCH line the # of an image name starts a comment.",
+        "# Options are on the sbatch command line: in an #SBATCH line a # in an image name starts a comment.",
+        "# shellcheck disable=SC2016  # single quotes are meant: nothing that a recipe says is expanded",
         "set -u",
         f"FOLDER={quote(site.folder)}",
         'STATE="$FOLDER/state"',
@@ -113,6 +122,11 @@ def batch_script(plan: SlurmPlan) -> str:
     lines += [_ports(plan)]
     if deployment.check_model_path:
         lines += ["", f"export GPUBENCH_MODEL_PATH={quote(deployment.model_path)}"]
+    lines += [
+        "",
+        "# Runs in the container: says that the image is up, checks the staged model, becomes the server.",
+        f"GPUBENCH_WRAPPER={quote(RANK_WRAPPER)}",
+    ]
     for rank, argv in zip(plan.ranks, plan.srun, strict=True):
         lines += ["", *_start(plan, rank, argv)]
     lines += [_WATCH.rstrip(), ""]
@@ -134,15 +148,14 @@ def _ports(plan: SlurmPlan) -> str:
         f'{head_variable(worker.index)}=$(address_of "$GPUBENCH_NODE_{worker.first_node}")'
         for worker in workers
     ]
+    offsets = [worker.index * len(_PORT_KINDS) + extra for worker in workers for extra in (0, 1)]
     lines += [
         "taken=",
         "for try in {0..19}; do",
-        f"  base=$((10000 + ((SLURM_JOB_ID + try * 37) * {width}) % 20000))",
+        f"  base=$((10000 + (SLURM_JOB_ID + try * 37) * {width} % 20000))",
         "  taken=",
-        "  for offset in " + " ".join(str(w.index * len(_PORT_KINDS)) for w in workers) + "; do",
-        "    for port in $((base + offset)) $((base + offset + 1)); do",
-        f'      listening "${head_variable(0)}" "$port" && taken="$taken $port"',
-        "    done",
+        "  for port in " + " ".join(f"$((base + {offset}))" for offset in offsets) + "; do",
+        f'    listening "${head_variable(0)}" "$port" && taken="$taken $port"',
         "  done",
         '  [ -z "$taken" ] && break',
         "done",
@@ -176,7 +189,8 @@ def _start(plan: SlurmPlan, rank: RankPlan, argv: tuple[str, ...]) -> list[str]:
         lines += [
             f"export GPUBENCH_RANK={rank.rank} GPUBENCH_NNODES={worker.num_nodes}",
         ]
-    first, *rest = command_lines(argv, "  ")
+    shared = [Runtime("${GPUBENCH_WRAPPER}") if word == RANK_WRAPPER else word for word in argv]
+    first, *rest = command_lines(shared, "  ")
     lines += [f"start {rank.name} \\", first, *rest]
     return lines
 

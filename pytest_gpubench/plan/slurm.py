@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 from pytest_gpubench.plan.environment import forwarded_names
 from pytest_gpubench.plan.paths import Mount, container_path, container_workdir, parse_mount
 from pytest_gpubench.plan.ranks import RankPlan, WorkerPlan, plan_workers
+from pytest_gpubench.plan.script import RANK_WRAPPER, batch_script
 from pytest_gpubench.plan.shell import Runtime
 from pytest_gpubench.recipe.types import Deployment
 
@@ -28,16 +29,6 @@ EXIT_HEARTBEAT = 75
 """The batch script's exit code when the controlling process is gone."""
 EXIT_PORTS = 76
 """The batch script's exit code when no free ports were found."""
-
-# Runs inside the container: says that the image is up, checks the staged model, becomes the server.
-# VLLM_PORT: a Kubernetes service leaves a URI in it; several nodes must not share one base (srt-slurm).
-_RANK_WRAPPER = (
-    'date +%s >"$GPUBENCH_STARTED" 2>/dev/null; '
-    'if [ -n "${GPUBENCH_MODEL_PATH-}" ] && [ ! -e "$GPUBENCH_MODEL_PATH" ]; then '
-    'echo "gpubench: model path $GPUBENCH_MODEL_PATH is missing on node ${SLURMD_NODENAME-?}" >&2; '
-    "exit 66; fi; "
-    'exec "$@"'
-)
 
 
 @dataclass(frozen=True)
@@ -73,8 +64,6 @@ class SlurmPlan:
     @cached_property
     def script(self) -> str:
         """The batch script."""
-        from pytest_gpubench.plan.script import batch_script
-
         return batch_script(self)
 
     @property
@@ -193,7 +182,7 @@ def _rank_srun(plan: SlurmPlan, rank: RankPlan) -> tuple[str, ...]:
         argv += ["--mpi", slurm.mpi]
     argv += [*plan.container_options(names), *slurm.extra_srun_args]
     if rank.command is not None:
-        argv += ["bash", "-c", _RANK_WRAPPER, rank.name, "bash", "-c", rank.command]
+        argv += ["bash", "-c", RANK_WRAPPER, rank.name, "bash", "-c", rank.command]
     else:
-        argv += ["bash", "-c", _RANK_WRAPPER, rank.name, *rank.argv]
+        argv += ["bash", "-c", RANK_WRAPPER, rank.name, *rank.argv]
     return tuple(argv)

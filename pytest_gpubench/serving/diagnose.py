@@ -106,7 +106,7 @@ def _slurm_text(reason: Reason, info: JobInfo) -> str:
     words = f" ({info.reason})" if info.reason and info.reason != "None" else ""
     what = {
         Reason.CANCELLED: f"job {info.id} was cancelled from outside{by}; this run did not cancel it",
-        Reason.TIME_LIMIT: f"job {info.id} reached its time limit. Raise `slurm.time` or measure fewer points",
+        Reason.TIME_LIMIT: f"job {info.id} reached its time limit. Raise `slurm.time`, or measure less",
         Reason.NODE_FAILED: f"a node of job {info.id} failed",
         Reason.PREEMPTED: f"job {info.id} was preempted",
         Reason.REQUEUED: f"job {info.id} was requeued (restarts: {info.restarts}): its server is another one",
