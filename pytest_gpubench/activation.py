@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from pytest_gpubench.options import Options
 from pytest_gpubench.recipe.load import LoadContext, load_recipe
 from pytest_gpubench.recipe.select import select_recipes
 from pytest_gpubench.recipe.types import Recipe
-from pytest_gpubench.results.provenance import run_identity
+from pytest_gpubench.results.provenance import make_run_id
 from pytest_gpubench.serving.interrupts import Interrupts
 from pytest_gpubench.serving.narrator import Narrator
 from pytest_gpubench.session import SESSION, RunIdentity, Session
@@ -39,12 +39,11 @@ def activate(config: pytest.Config, options: Options) -> None:
     if worker_input is not None:
         identity = RunIdentity(**json.loads(worker_input["gpubench"]))
     else:
-        run_id, attempt = run_identity(os.environ)
         env = dict(os.environ)
         if options.mock and not config.option.collectonly and not options.dry_run:
             cluster = _mock_cluster(paths, catalog)
             env = {**env, **cluster.env()}
-        identity = RunIdentity(run_id, attempt, "", env)
+        identity = RunIdentity(make_run_id(env, time.time()), _attempt(env), "", env)
     interrupts = Interrupts()
     config.add_cleanup(interrupts.install())
     session = Session(
@@ -82,6 +81,13 @@ def _select(config: pytest.Config, options: Options) -> list[Path]:
     return list(dict.fromkeys([*paths, *(named if not options.workloads else [])]))
 
 
+def _attempt(env: Mapping[str, str]) -> int:
+    """CI's count of this job's tries, from 1."""
+    retries = env.get("BUILDKITE_RETRY_COUNT", "")
+    attempt = env.get("GITHUB_RUN_ATTEMPT", "")
+    return int(retries) + 1 if retries.isdigit() else int(attempt) if attempt.isdigit() else 1
+
+
 def _mock_cluster(paths: list[Path], catalog: RecipeCatalog) -> MockCluster:
     """A mocked cluster on which every selected recipe fits."""
     recipes: list[Recipe] = []
@@ -116,8 +122,3 @@ def _gres(text: str | None) -> tuple[str, int]:
         return "gpu", 8
     kind, _, count = text.split("(", 1)[0].split(",", 1)[0].rpartition(":")
     return (kind, int(count)) if count.isdigit() and kind else (text, 8)
-
-
-def remove_folder(folder: Path) -> None:
-    """Remove a mocked cluster's folder."""
-    shutil.rmtree(folder, ignore_errors=True)

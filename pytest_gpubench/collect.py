@@ -54,6 +54,10 @@ class RecipeCatalog:
         """A recipe that was loaded before, by its stem."""
         return next(recipe for recipe in self._recipes.values() if recipe.stem == stem)
 
+    def loaded(self) -> list[Recipe]:
+        """Every recipe that was loaded without an error."""
+        return list(self._recipes.values())
+
     def points(self, path: Path) -> Sequence[Point]:
         """The points to collect: all, or the smoke points."""
         points = self.get(path).points

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
@@ -18,6 +18,7 @@ from pytest_gpubench.results.row import judge_point
 from pytest_gpubench.serving.server import Server
 
 if TYPE_CHECKING:
+    from pytest_gpubench.results.compare import Baseline, Rule
     from pytest_gpubench.session import Session
 
 __all__ = ["PointRun"]
@@ -37,7 +38,7 @@ class PointRun:
         self.session = session
         self.item = item
         self.point = point
-        self.outcome = Outcome(simulated=session.options.mock)
+        self.outcome = Outcome(simulated=session.simulated)
         self.row: dict[str, JSON] | None = None
 
     # -- setup ---------------------------------------------------------------------------------
@@ -191,6 +192,8 @@ class PointRun:
 
     def _write_row(self, point: Point) -> tuple[dict[str, JSON], Verdict]:
         row, verdict = judge_point(point, self.outcome, self.session.run_info(point))
+        if self.session.comparison is not None:
+            row, verdict = compared(row, verdict, *self.session.comparison)
         self.row = dict(row)
         try:
             self.session.store.write_row(row)
@@ -215,3 +218,22 @@ class PointRun:
             return
         for tail in failure.tails:
             self.item.add_report_section("call", f"log: {tail.title} ({tail.path})", tail.text)
+
+
+def compared(
+    row: dict[str, JSON], verdict: Verdict, baseline: Baseline, rules: Sequence[Rule]
+) -> tuple[dict[str, JSON], Verdict]:
+    """Row and verdict with the comparison in them: a regression fails the test itself, not the summary."""
+    from pytest_gpubench.results.compare import compare
+
+    found = compare(row, baseline, rules)
+    verdict = found.apply(verdict)
+    row = {
+        **row,
+        "comparison": found.as_json(),
+        "status": verdict.status,
+        "reason": verdict.reason.value if verdict.reason else None,
+        "message": verdict.message or None,
+        "violations": [violation.as_json() for violation in verdict.violations],
+    }
+    return row, verdict

@@ -26,6 +26,8 @@ from pytest_gpubench.serving.server import Server
 from pytest_gpubench.world import Clock, CommandRunner, SystemClock, SystemRunner
 
 if TYPE_CHECKING:
+    from pytest_gpubench.bench.result import JSON
+    from pytest_gpubench.results.compare import Baseline, Rule
     from pytest_gpubench.results.outcome import RunInfo
     from pytest_gpubench.results.store import ResultsStore
     from pytest_gpubench.serving.slurm_backend import SlurmTools
@@ -77,6 +79,7 @@ class Session:
         self.heartbeat = Heartbeat(interval=max(0.5, min(5.0, options.heartbeat_limit / 6)))
         self.pool = ServerPool(self._make_server, start_attempts=1 + options.retry_infra)
         self.warnings: list[str] = []
+        self.started = self.clock.time()
         self._jobs = 0
         self._plans: dict[str, SlurmPlan] = {}
 
@@ -181,7 +184,11 @@ class Session:
         """A row that passed or failed on its merits for the same recipe text, point and image."""
         recipe = self.catalog.named(point.deployment.recipe)
         row = self.store.valid_row(
-            recipe.stem, point.id, recipe_sha256=recipe.sha256, image=point.deployment.image
+            recipe.stem,
+            point.id,
+            recipe_sha256=recipe.sha256,
+            image=point.deployment.image,
+            simulated=self.simulated,
         )
         return row is not None
 
@@ -196,13 +203,58 @@ class Session:
 
     def reap(self) -> None:
         """Cancel what workers of this run that are gone have left behind; bounded."""
-        from pytest_gpubench.cli.reap import reap_orphans
+        from pytest_gpubench.cli.reap import run as reap
+        from pytest_gpubench.slurm.journal import journal_folder
 
-        if "tools" not in self.__dict__ and not self.options.results.is_dir():
+        if not journal_folder(self.options.results).is_dir():
             return
-        with self.interrupts.shield():
-            for line in reap_orphans(self.options.results, self.tools.client, self.clock):
+
+        def say(line: str) -> None:
+            if "left alone" not in line and "no job is left" not in line:
                 self.warnings.append(line)
+
+        arguments = ["--results", str(self.options.results), "--timeout", "60"]
+        with self.interrupts.shield():
+            reap(arguments, client=self.tools.client, clock=self.clock, say=say)
+
+    def run_block(self) -> dict[str, JSON]:
+        """Where the run comes from, for the ingest file."""
+        from pytest_gpubench.results.provenance import run_block
+
+        recipes = self.catalog.loaded()
+        facts: dict[str, dict[str, JSON]] = {
+            recipe.stem: {
+                "sha256": recipe.sha256,
+                "profile": recipe.profile.name,
+                "profile_sha256": recipe.profile.sha256,
+            }
+            for recipe in recipes
+        }
+        return run_block(
+            run_id=self.identity.run_id,
+            env=self.env,
+            now=self.started,
+            folder=self.checkout,
+            runner=SystemRunner(),
+            images=dict.fromkeys(point.deployment.image for recipe in recipes for point in recipe.points),
+            recipes=facts,
+            meta=dict(self.options.meta),
+            simulated=self.simulated,
+        )
+
+    @property
+    def simulated(self) -> bool:
+        """True on the mocked Slurm, also when a test put one on PATH itself."""
+        return self.options.mock or "GPUBENCH_MOCK" in self.env
+
+    @cached_property
+    def comparison(self) -> tuple[Baseline, tuple[Rule, ...]] | None:
+        """The baseline and the rules of ``--gpubench-compare``; None without it."""
+        from pytest_gpubench.results.compare import load_baseline, parse_rules
+
+        if self.options.compare is None:
+            return None
+        return load_baseline(self.options.compare), parse_rules(self.options.compare_fail)
 
     def close(self) -> None:
         """Give everything back."""

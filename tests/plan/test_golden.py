@@ -106,7 +106,8 @@ def test_text_of_a_recipe_reaches_the_process_unchanged(tmp_path: Path) -> None:
     ]
     stub = tmp_path / "run.sh"
     stub.write_text(
-        "GPUBENCH_WRAPPER=w GPUBENCH_NODE_0=n GPUBENCH_HEAD_0=h GPUBENCH_MASTER_PORT_0=1 GPUBENCH_DP_PORT_0=2 GPUBENCH_API_PORT_0=3\n"
+        "GPUBENCH_WRAPPER=w GPUBENCH_NODE_0=n GPUBENCH_HEAD_0=h GPUBENCH_MASTER_PORT_0=1\n"
+        "GPUBENCH_DP_PORT_0=2 GPUBENCH_API_PORT_0=3\n"
         'start() { shift; printf "%s\\0" "$@"; }\n' + body,
         encoding="utf-8",
     )
