@@ -88,11 +88,15 @@ _SAYS_LESS_THAN_RESTART = {None, Reason.JOB_ENDED, Reason.CANCELLED, Reason.JOB_
 
 
 def fold_state(text: str) -> JobState:
-    """Long or short state text, also ``CANCELLED by 1234`` and sacct's cut ``CANCELLED+``; else UNKNOWN."""
+    """Long or short state text, also ``CANCELLED by 1234`` and sacct's cut ``OUT_OF_ME+``; else UNKNOWN."""
     words = text.strip().upper().split()
     if not words:
         return JobState.UNKNOWN
-    return _BY_TEXT.get(words[0].rstrip("+"), JobState.UNKNOWN)
+    word = words[0]
+    if word.endswith("+") and word[:-1] not in _BY_TEXT:
+        cut = {state for text, state in _BY_TEXT.items() if len(word) > 4 and text.startswith(word[:-1])}
+        return cut.pop() if len(cut) == 1 else JobState.UNKNOWN
+    return _BY_TEXT.get(word.rstrip("+"), JobState.UNKNOWN)
 
 
 def canceller(text: str) -> str | None:
