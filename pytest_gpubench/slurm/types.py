@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-__all__ = ["JobId", "JobInfo", "JobState", "SlurmClient"]
+__all__ = ["CancelResult", "JobId", "JobInfo", "JobState", "SlurmClient", "Submission"]
 
 
 @dataclass(frozen=True)
