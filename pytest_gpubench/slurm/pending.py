@@ -52,7 +52,8 @@ def never_clears(reason: str) -> bool:
 class PendingJudge:
     """Believes a reason only after ``sightings`` in a row over ``seconds``: Slurm shows some in passing.
 
-    One judge per job, fed with every answer about it.
+    One judge per job, fed with every answer about it; a poller's cached answer, the same object again,
+    is no further sighting.
     """
 
     def __init__(self, clock: Clock, *, sightings: int = 3, seconds: float = 10.0) -> None:
@@ -61,6 +62,7 @@ class PendingJudge:
         self._seconds = seconds
         self._count = 0
         self._since = 0.0
+        self._last: JobInfo | None = None
         self.last_reason = ""
         """Slurm's latest pending reason, whole, for the message of ``max_pending``."""
 
@@ -69,8 +71,9 @@ class PendingJudge:
 
         An UNKNOWN answer says nothing for or against.
         """
-        if info.state is JobState.UNKNOWN:
+        if info.state is JobState.UNKNOWN or info is self._last:
             return None
+        self._last = info
         if info.state is JobState.PENDING and info.reason:
             self.last_reason = info.reason
         if info.state is not JobState.PENDING or not never_clears(info.reason):

@@ -149,12 +149,22 @@ def pending(reason: str) -> JobInfo:
 def test_fc_31_a_reason_is_not_trusted_on_one_sighting() -> None:
     clock = FakeClock()
     judge = PendingJudge(clock, sightings=3, seconds=10)
-    held = pending("AssocMaxWallDurationPerJobLimit")
-    assert judge.feed(held) is None
+    reason = "AssocMaxWallDurationPerJobLimit"
+    assert judge.feed(pending(reason)) is None
     clock.sleep(60)
-    assert judge.feed(held) is None
+    assert judge.feed(pending(reason)) is None
     assert judge.feed(JobInfo(JOB, JobState.UNKNOWN)) is None
-    assert judge.feed(held) == "AssocMaxWallDurationPerJobLimit"
+    assert judge.feed(pending(reason)) == reason
+
+
+def test_fc_31_a_cached_answer_is_no_further_sighting() -> None:
+    clock = FakeClock()
+    judge = PendingJudge(clock, sightings=2, seconds=5)
+    cached = pending("PartitionTimeLimit")
+    for _ in range(10):
+        assert judge.feed(cached) is None
+        clock.sleep(5)
+    assert judge.feed(pending("PartitionTimeLimit")) == "PartitionTimeLimit"
 
 
 def test_fc_31_many_sightings_in_no_time_are_not_enough() -> None:
