@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 
 from pytest_gpubench.recipe.inferencex.matrix import GeneratedEntry, lengths_tag
 from pytest_gpubench.recipe.inferencex.serving import serve_args, why_not_servable
+from pytest_gpubench.recipe.inferencex.site import fitted_profile
 from pytest_gpubench.recipe.inferencex.topology import Topology
 from pytest_gpubench.recipe.types import Deployment, Gates, Labels, Load, Pairs, Point
 
@@ -86,6 +87,9 @@ def _draft(item: Resolved, template: Deployment) -> _Draft:
     deployment = replace(
         template,
         id="",
+        profile=template.profile
+        if reason is not None
+        else fitted_profile(template.profile, topology.num_nodes, topology.gpus_per_node),
         framework=entry.framework,
         servable=reason is None,
         unservable_reason=reason,

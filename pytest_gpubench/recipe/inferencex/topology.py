@@ -1,8 +1,8 @@
 """The GPUs and nodes behind an InferenceX topology, and the typed part of ``additional-settings``. Pure.
 
-InferenceX counts ``tp x pp x pcp`` GPUs per worker. With ``dp-attn`` the attention runs data-parallel over
-the whole expert group, so that ``tp: 1, ep: 8, dp-attn: true`` is eight ranks on eight GPUs (DEP8) and
-``tp: 8, ep: 8, dp-attn: true`` is the same thing written differently: the group is ``max(tp, ep)``.
+InferenceX counts ``tp x pp x pcp`` GPUs per worker. With ``dp-attn`` attention is data-parallel inside the
+expert group, which has ``max(tp, ep)`` GPUs: ``tp: 1, ep: 8`` and ``tp: 8, ep: 8`` are the same DEP8, eight
+ranks on eight GPUs, and ``tp: 4, ep: 16`` is four replicas of TP4.
 """
 
 from __future__ import annotations
@@ -80,9 +80,11 @@ def _float(text: str) -> float | None:
 
 def sizes(tp: int, ep: int, dp_attn: bool, *, pp: int = 1, pcp: int = 1, dcp: int = 1) -> Parallel:
     """The true parallel sizes of one server or worker."""
-    if dp_attn:
-        return Parallel(tp=1, pp=pp, dp=max(tp, ep), ep=ep, pcp=pcp, dcp=dcp)
-    return Parallel(tp=tp, pp=pp, dp=1, ep=ep, pcp=pcp, dcp=dcp)
+    if not dp_attn:
+        return Parallel(tp=tp, pp=pp, dp=1, ep=ep, pcp=pcp, dcp=dcp)
+    if ep > tp and ep % tp == 0:
+        return Parallel(tp=tp, pp=pp, dp=ep // tp, ep=ep, pcp=pcp, dcp=dcp)
+    return Parallel(tp=1, pp=pp, dp=max(tp, ep), ep=ep, pcp=pcp, dcp=dcp)
 
 
 def worker_sizes(worker: Worker) -> Parallel:
