@@ -179,7 +179,8 @@ def _send(
 ) -> None:
     import tenacity
 
-    backoff = tenacity.wait_exponential_jitter(initial=0.5, max=settings.max_wait, jitter=0.5)
+    # Jitter, so that the rows of many runs do not come back in step.
+    backoff = tenacity.wait_exponential(multiplier=0.5, max=settings.max_wait) + tenacity.wait_random(0, 0.25)
     deadline = monotonic() + settings.budget
 
     def wait(state: RetryCallState) -> float:
