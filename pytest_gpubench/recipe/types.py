@@ -27,8 +27,8 @@ __all__ = [
     "Reference",
     "Role",
     "RouterSettings",
-    "SlurmSettings",
     "Slo",
+    "SlurmSettings",
 ]
 
 Pairs = tuple[tuple[str, str], ...]
@@ -193,7 +193,12 @@ class Deployment:
     deadlines: Deadlines = Deadlines()
     client: ClientSettings = ClientSettings()
     check_model_path: bool = False  # staged: the path must exist on every node before vLLM starts
+    preferred_path: str | None = None  # staged path that replaces model_path where every node has it
     extra: Pairs = ()  # the source's own settings, kept for plan.json
+
+    def role(self, name: str) -> Role | None:
+        """The settings of prefill or decode; None for any other role."""
+        return {"prefill": self.prefill, "decode": self.decode}.get(name)
 
     @property
     def serving_gpu_count(self) -> int:
