@@ -21,6 +21,7 @@ from pytest_gpubench.results.text import encodable
 __all__ = ["run"]
 
 _DATE = "%Y-%m-%d %H:%M:%S"
+_TRUE = ("1", "true", "yes", "on")
 
 
 def run(argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
@@ -48,12 +49,14 @@ def run(argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
     try:
         recipe = load_recipe(options.recipe, LoadContext(env=environment))
         point = _find(recipe, options.point)
+        if point.kind != "serving":
+            raise OptionError(f"--point {point.id}: is of kind {point.kind}; raw files are of serving points")
         date = _date(options.date, options.raw[-1])
         raws = tuple(read_raw(path) for path in options.raw)
         info = RunInfo(
             run_id="gpubench-row",
             recipe_sha256=recipe.sha256,
-            nightly=environment.get("NIGHTLY") == "1",
+            nightly=environment.get("NIGHTLY", "").strip().lower() in _TRUE,
             date=date,
         )
         row = build_row(point, Outcome(raws=raws), info, keep_untrusted=True)
