@@ -19,7 +19,7 @@ from pytest_gpubench.recipe.inferencex.serving import why_not_servable
 from pytest_gpubench.recipe.inferencex.site import SiteProfile, fitted_profile, site_profile
 from pytest_gpubench.recipe.inferencex.topology import topology_of
 from pytest_gpubench.recipe.problems import Problems
-from pytest_gpubench.recipe.profiles import find_profiles
+from pytest_gpubench.recipe.profiles import PLATFORMS, find_profiles
 from pytest_gpubench.recipe.staging import Staged, stage_model
 from pytest_gpubench.recipe.types import ClientSettings, Deployment, Labels, Pairs, Profile, Recipe
 from pytest_gpubench.recipe.yaml import KeyPath, YamlFile, load_yaml
@@ -128,7 +128,7 @@ def recipe_of(
         sha256=file.sha256,
         profile=site.profile,
         points=tuple(points),
-        warnings=tuple(problems.warnings),
+        warnings=tuple(dict.fromkeys(problems.warnings)),
         source={key: file.value[key]},
     )
 
@@ -223,7 +223,8 @@ def _environment(profile: Profile, staged: Staged) -> Pairs:
 
 
 def _markers(deployment: Deployment, labels: Labels) -> tuple[str, ...]:
-    names = ["gpubench", deployment.profile.platform, deployment.runtime]
+    platform = deployment.profile.platform
+    names = ["gpubench", *([platform] if platform in PLATFORMS else []), deployment.runtime]
     names += ["multinode"] if deployment.num_nodes > 1 else []
     names += ["disagg"] if labels.disagg else []
     names += ["agentic"] if deployment.scenario == "agentic-coding" else []

@@ -47,7 +47,10 @@ def build_points(
     template: Callable[[str], Deployment],
     markers: Callable[[Deployment, Labels], tuple[str, ...]],
 ) -> list[Point]:
-    """All points in the file's order. ``template`` gives a scenario's deployment without its topology."""
+    """All points, deployment by deployment in the file's order.
+
+    ``template`` gives a scenario's deployment without its topology.
+    """
     drafts = [_draft(item, template(item.entry.scenario_type)) for item in resolved]
     ids = _deployment_ids(drafts)
     points = []
@@ -67,7 +70,8 @@ def build_points(
                     line=draft.resolved.line,
                 )
             )
-    return points
+    first = {name: index for index, name in reversed(list(enumerate(ids[d.deployment] for d in drafts)))}
+    return sorted(points, key=lambda point: first[point.deployment.id])
 
 
 def duplicates(points: Iterable[Point]) -> list[tuple[Point, Point]]:
