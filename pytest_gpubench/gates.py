@@ -76,18 +76,17 @@ def verdict(
 ) -> Verdict:
     """Judge a point: a failure of the world, else an invalid measurement, else the gates."""
     if failure is not None:
-        status = "error" if failure.reason.infrastructure else "failed"
-        return Verdict(status, failure.reason, _failure_text(failure))
+        return Verdict(_status(failure.reason), failure.reason, _failure_text(failure))
     gates = effective_gates(point)
     if problems:
         # Only the failure rate still means something; other figures of an invalid run would be noise.
-        lost = tuple(v for v in judge(row, replace(Gates(), max_failure_rate=gates.max_failure_rate)))
-        lost = tuple(v for v in lost if v.value is not None)
-        lines = [f"not a valid measurement [{problems[0].reason.value}]: {problems[0].message}"]
-        lines += [f"  {problem.message}" for problem in problems[1:]]
+        counted = judge(row, Gates(max_failure_rate=gates.max_failure_rate))
+        lost = tuple(violation for violation in counted if violation.value is not None)
+        first = problems[0]
+        lines = [f"{_kind(first.reason)} [{first.reason.value}]: {first.message}"]
+        lines += [f"  [{problem.reason.value}] {problem.message}" for problem in problems[1:]]
         lines += [f"  {violation.message}" for violation in lost]
-        status = "error" if problems[0].reason.infrastructure else "failed"
-        return Verdict(status, problems[0].reason, "\n".join(lines), tuple(problems), lost)
+        return Verdict(_status(first.reason), first.reason, "\n".join(lines), tuple(problems), lost)
     violations = [*judge(row, gates), *_slo(row, point)]
     if gates.known_issue is None:
         if not violations:
@@ -247,10 +246,17 @@ def _absent(row: Mapping[str, JSON], name: str, wanted: str) -> str:
 
 
 def _failure_text(failure: Failure) -> str:
-    kind = "infrastructure error" if failure.reason.infrastructure else "not a valid measurement"
     doing = f" while {failure.phase.doing}" if failure.phase is not None else ""
-    text = f"{kind} [{failure.reason.value}]{doing}: {failure.message}"
+    text = f"{_kind(failure.reason)} [{failure.reason.value}]{doing}: {failure.message}"
     return f"{text}\n{failure.details}" if failure.details else text
+
+
+def _kind(reason: Reason) -> str:
+    return "infrastructure error" if reason.infrastructure else "not a valid measurement"
+
+
+def _status(reason: Reason) -> str:
+    return "error" if reason.infrastructure else "failed"
 
 
 def _info(name: str) -> Metric:

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from pytest_gpubench.bench.result import read_raw
-from pytest_gpubench.errors import GpubenchError, OptionError, RecipeError, ResultError
+from pytest_gpubench.errors import GpubenchError, OptionError, RecipeError
 from pytest_gpubench.recipe.load import LoadContext, load_recipe
 from pytest_gpubench.recipe.types import Point, Recipe
 from pytest_gpubench.results.outcome import Outcome, RunInfo
@@ -63,7 +63,7 @@ def run(argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
     except (OptionError, RecipeError) as err:
         print(f"gpubench row: {err}", file=sys.stderr)
         return 4
-    except (ResultError, GpubenchError) as err:
+    except GpubenchError as err:
         print(f"gpubench row: {err}", file=sys.stderr)
         return 1
     sys.stdout.write(encodable(to_json(row)))

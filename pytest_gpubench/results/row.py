@@ -22,7 +22,7 @@ from pytest_gpubench.results.figures import THROUGHPUTS, divisors, empty_figures
 from pytest_gpubench.results.identity import measured_sha256
 from pytest_gpubench.results.outcome import Outcome, RunInfo
 
-__all__ = ["DASHBOARD_FIELDS", "build_row", "format_date", "is_figure", "judge_point"]
+__all__ = ["DASHBOARD_FIELDS", "build_row", "format_date", "is_figure", "judge_point", "with_verdict"]
 
 DASHBOARD_FIELDS = (
     "date", "device", "conc", "image", "model", "framework", "precision", "isl", "osl", "is_multinode",
@@ -74,14 +74,24 @@ def judge_point(
     row.update(_circumstances(outcome, len(raws)))
     row.update(_kind_specific(point, outcome))
 
-    judged = verdict(point, row, problems, outcome.failure)
-    row["status"] = judged.status
-    row["reason"] = judged.reason.value if judged.reason else None
-    row["message"] = judged.message or None
-    row["violations"] = [violation.as_json() for violation in judged.violations]
-    row["problems"] = [{"reason": p.reason.value, "message": p.message} for p in judged.problems]
     row["known_issue"] = point.gates.known_issue
-    return {key: _finite(value) for key, value in row.items()}, judged
+    judged = verdict(point, row, problems, outcome.failure)
+    return with_verdict({key: _finite(value) for key, value in row.items()}, judged), judged
+
+
+def with_verdict(
+    row: Mapping[str, JSON], judged: Verdict, comparison: Mapping[str, JSON] | None = None
+) -> dict[str, JSON]:
+    """The row with another verdict in it, and with the comparison that led to it."""
+    changed = dict(row)
+    changed["status"] = judged.status
+    changed["reason"] = judged.reason.value if judged.reason else None
+    changed["message"] = judged.message or None
+    changed["violations"] = [violation.as_json() for violation in judged.violations]
+    changed["problems"] = [{"reason": p.reason.value, "message": p.message} for p in judged.problems]
+    if comparison is not None:
+        changed["comparison"] = dict(comparison)
+    return changed
 
 
 def format_date(seconds: float) -> str:

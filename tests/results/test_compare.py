@@ -15,7 +15,7 @@ from pytest_gpubench.reasons import Reason
 from pytest_gpubench.recipe.types import AccuracyTask, Gates
 from pytest_gpubench.results.compare import Baseline, compare, compare_runs, load_baseline, parse_rules
 from pytest_gpubench.results.outcome import AccuracyScore, Failure, Outcome
-from pytest_gpubench.results.row import build_row, judge_point
+from pytest_gpubench.results.row import build_row, judge_point, with_verdict
 from pytest_gpubench.results.store import ResultsStore
 from pytest_gpubench.results.tables import comparison_table
 from results.points import RUN, good_json, make_deployment, make_load, make_point, outcome_of
@@ -143,6 +143,10 @@ def test_a_regression_fails_the_test_and_the_row() -> None:
     _, verdict = judge_point(point, outcome_of(good_json()), RUN)
     found = compare(row(total_token_throughput=1.0), base(row()), parse_rules(["tput_per_gpu:5%"]))
     failed = found.apply(verdict)
+    judged_again = with_verdict(row(), failed, found.as_json())
+    assert (judged_again["status"], judged_again["reason"]) == ("failed", "regression")
+    assert isinstance(judged_again["comparison"], dict)
+    assert judged_again["comparison"]["status"] == "regressed"
     assert (failed.status, failed.reason) == ("failed", Reason.REGRESSION)
     assert failed.message.startswith(
         "regression: tput_per_gpu 0.125 tok/s/GPU against 512 tok/s/GPU (-100.0%)"

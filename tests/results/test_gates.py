@@ -251,6 +251,7 @@ def test_an_unreadable_result_is_failed_not_an_error() -> None:
 def test_no_result_at_all_is_infrastructure() -> None:
     _, verdict = judge_point(make_point(), Outcome(), RUN)
     assert (verdict.status, verdict.reason) == ("error", Reason.NO_RESULT)
+    assert verdict.message == "infrastructure error [no_result]: the client left no result file"
 
 
 def test_known_issue_expects_the_miss_and_reports_a_pass() -> None:
