@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpubench.bench.client import ClientRun, bench_argv, warmup_prompts
 from pytest_gpubench.bench.seeds import measure_seed, warmup_seed
+from pytest_gpubench.plan.launch import LaunchPlan
 from pytest_gpubench.plan.record import Commands, plan_record
 from pytest_gpubench.plan.slurm import SlurmPlan
 from pytest_gpubench.recipe.types import Point
@@ -29,8 +30,8 @@ def write_plan(session: Session, point: Point, values: Mapping[str, str] | None 
         record = plan_record(point, Commands(), environment=session.environment(deployment))
         store.write_plan(deployment.recipe, point.id, record)
         return f"{point.id}: {deployment.unservable_reason or 'cannot be served here'}"
-    plan = session.slurm_plan(deployment)
-    script = Path(plan.site.folder) / "job.sbatch"
+    plan = session.launch_plan(deployment)
+    script = Path(plan.site.folder) / plan.script_name
     commands = _commands(point, plan, folder, str(script))
     record = plan_record(point, commands, environment=session.environment(deployment), values=values)
     store.write_plan(deployment.recipe, point.id, record)
@@ -47,7 +48,7 @@ def write_plan(session: Session, point: Point, values: Mapping[str, str] | None 
     return text
 
 
-def _commands(point: Point, plan: SlurmPlan, folder: Path, script: str) -> Commands:
+def _commands(point: Point, plan: LaunchPlan, folder: Path, script: str) -> Commands:
     bench: list[str] = []
     warmup: list[str] = []
     recipe = point.deployment.recipe
@@ -59,10 +60,14 @@ def _commands(point: Point, plan: SlurmPlan, folder: Path, script: str) -> Comma
         if warmup_prompts(point.load) > 0:
             run = ClientRun(where, "bench-warmup.json", warmup_seed(point.id, recipe, 0), warmup=True)
             warmup = bench_argv(point.deployment, point.load, run)
+    submit = ["bash", script]
+    if isinstance(plan, SlurmPlan):
+        submit = ["sbatch", "--parsable", *plan.sbatch_options, script]
     return Commands(
         serve=[rank.argv for rank in plan.ranks],
         bench=bench,
         warmup=warmup,
-        submit=["sbatch", "--parsable", *plan.sbatch_options, script],
-        steps=plan.srun,
+        submit=submit,
+        steps=[*plan.commands, *([plan.router_command] if plan.router_command else [])],
+        scheduled=plan.scheduled,
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
@@ -19,6 +20,7 @@ from pytest_gpubench.serving.server import Server
 
 if TYPE_CHECKING:
     from pytest_gpubench.results.compare import Baseline, Rule
+    from pytest_gpubench.serving.measure import Measured
     from pytest_gpubench.session import Session
 
 __all__ = ["PointRun"]
@@ -82,56 +84,75 @@ class PointRun:
     # -- call ----------------------------------------------------------------------------------
 
     def measure(self, server: Server) -> Outcome:
-        """Run the client; a failure of the infrastructure is repeated as often as the options allow."""
+        """Run the client once per repetition and keep what it gave."""
         from pytest_gpubench.serving.measure import measure
 
+        def once(server: Server, attempt: int) -> None:
+            self._keep(measure(server, self.point, self._folder, self.session.clock, attempt=attempt))
+
+        return self._attempts(server, once)
+
+    def evaluate(self, server: Server) -> Outcome:
+        """Run the accuracy task and keep its scores."""
+        from pytest_gpubench.serving.evaluate import evaluate
+
+        def once(server: Server, attempt: int) -> None:
+            self.outcome = replace(self.outcome, accuracy=evaluate(server, self.point, self._folder))
+
+        return self._attempts(server, once)
+
+    def search(self, server: Server) -> Outcome:
+        """Search the highest load within the ceilings; the figures of the best one become the row's."""
+        from pytest_gpubench.slo_run import run_search
+
+        def once(server: Server, attempt: int) -> None:
+            probes, best = run_search(self.session, server, self.point, attempt)
+            self.outcome = replace(self.outcome, slo_probes=probes)
+            if best is not None:
+                self._keep(best)
+
+        return self._attempts(server, once)
+
+    def _attempts(self, server: Server, once: Callable[[Server, int], None]) -> Outcome:
+        """Call ``once``; a failure of the infrastructure is repeated as often as the options allow."""
         attempts = 1 + self.session.options.retry_infra
         clock = self.session.clock
         self._replan(server)
         for attempt in range(1, attempts + 1):
-            started = clock.time()
-            self.outcome = replace(self.outcome, started=started, attempt=attempt)
+            self.outcome = replace(self.outcome, started=clock.time(), attempt=attempt)
             try:
-                measured = measure(
-                    server, self.point, self.session.point_folder(self.point), clock, attempt=attempt
-                )
+                once(server, attempt)
             except InfraError as err:
                 self._note_server(server)
                 if attempt < attempts and err.reason.infrastructure:
-                    self.session.narrator.say(
-                        self.point.deployment, "repeat", f"{self.point.id}: {err.message}"
-                    )
-                    server = self._again(err)
+                    detail = f"{self.point.id}: {err.message}"
+                    self.session.narrator.say(self.point.deployment, "repeat", detail)
+                    server = self._again()
                     continue
                 self._fail(err)
             except GpubenchError as err:
-                self._note_server(server)
-                self.outcome = replace(
-                    self.outcome, ended=clock.time(), failure=Failure(Reason.UNREADABLE_RESULT, str(err))
-                )
-                return self.outcome
+                failure = Failure(Reason.UNREADABLE_RESULT, str(err))
+                self.outcome = replace(self.outcome, failure=failure)
             except BaseException as err:
                 self._interrupted(err)
                 raise
-            self._note_server(server)
-            self.outcome = replace(
-                self.outcome,
-                raws=measured.raws,
-                seeds=measured.seeds,
-                prefix_cache_hit_rates=measured.hit_rates,
-                client_exit_code=measured.exit_code,
-                ended=clock.time(),
-            )
-            return self.outcome
-        raise AssertionError("unreachable")
+            break
+        self._note_server(server)
+        self.outcome = replace(self.outcome, ended=clock.time())
+        return self.outcome
 
-    def evaluate(self, server: Server) -> Outcome:
-        """Run the accuracy task."""
-        pytest.skip("accuracy tasks are collected but not run yet")
+    def _keep(self, measured: Measured) -> None:
+        self.outcome = replace(
+            self.outcome,
+            raws=measured.raws,
+            seeds=measured.seeds,
+            prefix_cache_hit_rates=measured.hit_rates,
+            client_exit_code=measured.exit_code,
+        )
 
-    def search(self, server: Server) -> Outcome:
-        """Run the SLO search."""
-        pytest.skip("SLO searches are collected but not run yet")
+    @property
+    def _folder(self) -> Path:
+        return self.session.point_folder(self.point)
 
     def judge(self, gates: Gates) -> None:
         """Build the row, write it, and fail the test if a gate is missed."""
@@ -146,7 +167,7 @@ class PointRun:
 
     # -- parts ---------------------------------------------------------------------------------
 
-    def _again(self, cause: InfraError) -> Server:
+    def _again(self) -> Server:
         """A server for the next attempt: the running one if it is healthy, else a new one."""
         try:
             return self.session.pool.acquire(self.point.deployment)

@@ -10,7 +10,7 @@ from xdist.scheduler import LoadScopeScheduling
 __all__ = ["DeploymentScheduling"]
 
 
-class DeploymentScheduling(LoadScopeScheduling):
+class DeploymentScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no type hints here
     """Groups items by deployment; other items by file, as ``--dist loadfile`` does."""
 
     def __init__(self, config: Any, log: Any, scopes: Mapping[str, str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,9 @@ import pytest
 from pytest_gpubench.collect import RecipeCatalog
 from pytest_gpubench.options import Options
 from pytest_gpubench.plan.environment import process_environment
-from pytest_gpubench.plan.slurm import SlurmPlan, SlurmSite, plan_slurm
+from pytest_gpubench.plan.launch import LaunchPlan, Site
+from pytest_gpubench.plan.local import LocalPlan, plan_local
+from pytest_gpubench.plan.slurm import SlurmPlan, plan_slurm
 from pytest_gpubench.point_run import PointRun
 from pytest_gpubench.recipe.types import Deployment, Point
 from pytest_gpubench.serving.heartbeat import Heartbeat
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpubench.results.compare import Baseline, Rule
     from pytest_gpubench.results.outcome import RunInfo
     from pytest_gpubench.results.store import ResultsStore
+    from pytest_gpubench.serving.backend import Backend
     from pytest_gpubench.serving.slurm_backend import SlurmTools
 
 __all__ = ["PointRun", "RunIdentity", "Session", "session_of"]
@@ -81,7 +84,7 @@ class Session:
         self.warnings: list[str] = []
         self.started = self.clock.time()
         self._jobs = 0
-        self._plans: dict[str, SlurmPlan] = {}
+        self._plans: dict[str, LaunchPlan] = {}
 
     # -- parts ---------------------------------------------------------------------------------
 
@@ -109,7 +112,12 @@ class Session:
         client = CliSlurm(self.runner, self.clock, env=self.env)
         return SlurmTools(
             client=client,
-            poller=JobPoller(client, self.clock, min_interval=0.3 if self.options.mock else 2.0),
+            poller=JobPoller(
+                client,
+                self.clock,
+                min_interval=0.3 if self.simulated else 2.0,
+                share=self.options.results / ".gpubench" / "poll" if self.identity.worker else None,
+            ),
             runner=self.runner,
             clock=self.clock,
             journal=Journal(journal_folder(self.options.results), warn=self.warnings.append),
@@ -137,26 +145,28 @@ class Session:
         """Name -> value that every process of the deployment relies on."""
         return process_environment(deployment, self.env)
 
-    def slurm_plan(self, deployment: Deployment, attempt: int = 1) -> SlurmPlan:
+    def launch_plan(self, deployment: Deployment, attempt: int = 1) -> LaunchPlan:
         """The plan of the deployment's ``attempt``-th start; the first one is what ``plan.json`` shows."""
         key = f"{deployment.recipe}/{deployment.id}/{attempt}"
         plan = self._plans.get(key)
         if plan is None:
             self._jobs += 1
-            runtime = deployment.profile.container.runtime
-            plan = plan_slurm(
-                deployment,
-                SlurmSite(
-                    folder=str(self.deployment_folder(deployment)),
-                    checkout=str(self.checkout),
-                    job_name=self._job_name(deployment),
-                    pyxis=runtime == "pyxis" or (runtime == "auto" and self.pyxis),
-                    caller_env=self.env,
-                    heartbeat_limit=self.options.heartbeat_limit,
-                ),
-            )
-            self._plans[key] = plan
+            plan = self._plans[key] = self._plan(deployment)
         return plan
+
+    def _plan(self, deployment: Deployment) -> LaunchPlan:
+        site = Site(
+            folder=str(self.deployment_folder(deployment)),
+            checkout=str(self.checkout),
+            job_name=self._job_name(deployment),
+            caller_env=self.env,
+            heartbeat_limit=self.options.heartbeat_limit,
+        )
+        if deployment.runtime != "slurm" and not self.options.mock:
+            return plan_local(deployment, site)
+        runtime = deployment.profile.container.runtime
+        pyxis = runtime == "pyxis" or (runtime == "auto" and self.pyxis)
+        return plan_slurm(deployment, replace(site, pyxis=pyxis))
 
     def _job_name(self, deployment: Deployment) -> str:
         identity = self.identity
@@ -180,6 +190,24 @@ class Session:
             nightly=_truthy(self.env.get("NIGHTLY", "")),
         )
 
+    def known_figures(self, point: Point) -> dict[int, dict[str, float | None]]:
+        """Concurrency -> figures that this run has measured on the same deployment and lengths."""
+        load = point.load
+        found: dict[int, dict[str, float | None]] = {}
+        if load is None or point.slo is None or point.slo.over != "concurrency":
+            return found
+        for row in self.store.read_rows():
+            if row.get("run_id") != self.identity.run_id or row.get("kind") != "serving":
+                continue
+            if row.get("deployment") != point.deployment.id or row.get("workload") != point.deployment.recipe:
+                continue
+            conc = row.get("conc")
+            if (row.get("isl"), row.get("osl")) != (load.isl, load.osl) or not isinstance(conc, int):
+                continue
+            if row.get("reason") in (None, "gate_missed") and row.get("status") != "error":
+                found[conc] = {k: v for k, v in row.items() if isinstance(v, (int, float)) or v is None}
+        return found
+
     def has_valid_row(self, point: Point) -> bool:
         """A row that passed or failed on its merits for the same recipe text, point and image."""
         recipe = self.catalog.named(point.deployment.recipe)
@@ -193,12 +221,22 @@ class Session:
         return row is not None
 
     def _make_server(self, deployment: Deployment, attempt: int) -> Server:
-        from pytest_gpubench.serving.slurm_backend import SlurmBackend
         from pytest_gpubench.slurm.environment import clean_env
 
-        plan = self.slurm_plan(deployment, attempt)
+        plan = self.launch_plan(deployment, attempt)
         environment = clean_env(self.env, self.environment(deployment))
-        backend = SlurmBackend(plan, self.tools, environment)
+        backend: Backend
+        if isinstance(plan, SlurmPlan):
+            from pytest_gpubench.serving.slurm_backend import SlurmBackend
+
+            backend = SlurmBackend(plan, self.tools, environment, attempt)
+        else:
+            from pytest_gpubench.serving.local_backend import LocalBackend
+
+            assert isinstance(plan, LocalPlan)
+            backend = LocalBackend(
+                plan, self.runner, self.clock, self.heartbeat, self.interrupts, environment, attempt
+            )
         return Server(deployment, backend, self.probe, self.clock, self.narrator)
 
     def reap(self) -> None:

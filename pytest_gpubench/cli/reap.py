@@ -10,7 +10,7 @@ from pytest_gpubench.errors import SlurmError
 from pytest_gpubench.slurm.client import CliSlurm
 from pytest_gpubench.slurm.journal import Journal, JournalEntry, journal_folder, open_jobs
 from pytest_gpubench.slurm.owner import Life
-from pytest_gpubench.slurm.types import JobId, JobInfo, JobState
+from pytest_gpubench.slurm.types import JobId, JobInfo, JobState, SlurmClient
 from pytest_gpubench.slurm.waiting import find_intended, wait_ended, wait_known
 from pytest_gpubench.world import Clock, SystemClock, SystemRunner
 
@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
 def run(
     argv: list[str],
     *,
-    client: CliSlurm | None = None,
+    client: SlurmClient | None = None,
     clock: Clock | None = None,
     say: Callable[[str], None] = print,
 ) -> int:
@@ -75,7 +75,7 @@ class _Reaper:
 
     def __init__(
         self,
-        client: CliSlurm,
+        client: SlurmClient,
         clock: Clock,
         journal: Journal,
         options: argparse.Namespace,

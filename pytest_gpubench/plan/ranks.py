@@ -7,12 +7,18 @@ has the API; the other ranks run ``--headless``.
 
 from __future__ import annotations
 
+import json
+import shlex
 from dataclasses import dataclass
 
 from pytest_gpubench.plan.shell import Runtime
 from pytest_gpubench.recipe.types import Deployment, Role
 
-__all__ = ["RankPlan", "WorkerPlan", "head_variable", "plan_workers", "port_variable"]
+__all__ = ["RankPlan", "WorkerPlan", "head_variable", "plan_router", "plan_workers", "port_variable"]
+
+DEFAULT_ROUTER = ["vllm-router", "--vllm-pd-disaggregation", "{prefill}", "{decode}"]
+DEFAULT_ROUTER += ["--host", "{host}", "--port", "{port}"]
+"""vllm-router's command line for prefill and decode workers."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +26,7 @@ class RankPlan:
     """One process: ``node`` indexes the allocation, ``name`` names its log and its exit record."""
 
     worker: int
+    role: str  # server, prefill, decode, router
     rank: int
     node: int
     name: str
@@ -75,6 +82,32 @@ def plan_workers(deployment: Deployment) -> tuple[WorkerPlan, ...]:
     return tuple(workers)
 
 
+def plan_router(deployment: Deployment) -> RankPlan | None:
+    """The router in front of a disaggregated deployment: a process of its own on the first node.
+
+    A command template may name ``{prefill}`` and ``{decode}`` (the workers' URLs as repeated options),
+    ``{host}`` and ``{port}``; the default is vllm-router's own command line.
+    """
+    settings = deployment.router
+    if settings is None:
+        return None
+    urls: dict[str, list[str]] = {"prefill": [], "decode": [], "server": []}
+    for worker in plan_workers(deployment):
+        head, port = head_variable(worker.index), port_variable("API", worker.index)
+        urls[worker.role].append(Runtime(f"http://${{{head}}}:${{{port}}}"))
+    listen = Runtime("${GPUBENCH_ROUTER_PORT}")
+    options: dict[str, list[str]] = {
+        "{prefill}": [word for url in urls["prefill"] for word in ("--prefill", url)],
+        "{decode}": [word for url in urls["decode"] for word in ("--decode", url)],
+        "{workers}": [word for url in urls["server"] for word in ("--worker-urls", url)],
+        "{host}": ["0.0.0.0"],
+        "{port}": [listen],
+    }
+    template: list[str] = shlex.split(settings.command) if settings.command else DEFAULT_ROUTER
+    argv = [part for word in template for part in options.get(word, [word])]
+    return RankPlan(0, "router", 0, 0, "router", (*argv, *settings.args))
+
+
 def _worker(
     deployment: Deployment, index: int, role: str, number: int, node: int, nodes: int, settings: Role | None
 ) -> WorkerPlan:
@@ -84,6 +117,7 @@ def _worker(
         ranks.append(
             RankPlan(
                 worker=index,
+                role=role,
                 rank=rank,
                 node=node + rank,
                 name=f"{prefix}rank-{rank}",
@@ -121,8 +155,6 @@ def _serve_argv(
 
 def _kv_config(text: str, role: str) -> str:
     """The role's own ``--kv-transfer-config``: ``kv_role`` filled in unless the recipe says it."""
-    import json
-
     config = json.loads(text)
     default = "kv_both" if config.get("kv_connector") == "NixlConnector" else None
     config.setdefault("kv_role", default or ("kv_producer" if role == "prefill" else "kv_consumer"))

@@ -22,12 +22,15 @@ class Commands:
         warmup: Sequence[str] = (),
         submit: Sequence[str] = (),
         steps: Sequence[Sequence[str]] = (),
+        *,
+        scheduled: bool = True,
     ) -> None:
         self.serve = serve
         self.bench = bench
         self.warmup = warmup
         self.submit = submit
         self.steps = steps
+        self.scheduled = scheduled
 
 
 def plan_record(
@@ -42,6 +45,7 @@ def plan_record(
     deployment = point.deployment
     load = point.load
     servable = deployment.servable
+    steps = commands.steps if servable else ()
     return {
         "recipe": deployment.recipe,
         "point": point.id,
@@ -89,8 +93,9 @@ def plan_record(
         "parallel": parallel_record(deployment.parallel),
         "prefill": role_record(deployment, deployment.prefill),
         "decode": role_record(deployment, deployment.decode),
-        "sbatch_argv": fill_all(commands.submit, known) if servable and commands.submit else None,
-        "srun_argv": [fill_all(argv, known) for argv in commands.steps] if servable else [],
+        "sbatch_argv": fill_all(commands.submit, known) if steps and commands.scheduled else None,
+        "srun_argv": [fill_all(argv, known) for argv in steps] if commands.scheduled else [],
+        "launch_argv": [fill_all(argv, known) for argv in steps],
         "markers": list(point.markers),
         "rejected": point.rejected,
     }

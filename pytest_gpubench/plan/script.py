@@ -1,4 +1,4 @@
-"""The text of the batch script, from a :class:`~pytest_gpubench.plan.slurm.SlurmPlan`. Pure."""
+"""The text of the batch script, from a :class:`~pytest_gpubench.plan.launch.LaunchPlan`. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pytest_gpubench.plan.ranks import RankPlan, head_variable, port_variable
 from pytest_gpubench.plan.shell import Runtime, command_lines, quote
 
 if TYPE_CHECKING:
-    from pytest_gpubench.plan.slurm import SlurmPlan
+    from pytest_gpubench.plan.launch import LaunchPlan
 
-__all__ = ["RANK_WRAPPER", "batch_script"]
+__all__ = ["RANK_WRAPPER", "rank_script"]
 
 RANK_WRAPPER = (
     'date +%s >"$GPUBENCH_STARTED" 2>/dev/null; '
@@ -20,6 +20,9 @@ RANK_WRAPPER = (
 )
 """What a rank's step runs before the server (66: ``EXIT_MODEL_MISSING``)."""
 
+_SBATCH_COMMENT = (
+    "# Options are on the sbatch command line: in an #SBATCH line a # in an image name starts a comment.",
+)
 _PORT_KINDS = ("API", "MASTER", "DP", "VLLM", "SIDE")
 
 _HELPERS = r"""
@@ -52,21 +55,39 @@ finish() {
     waited=$((waited + 1))
   done
   for pid in "${PIDS[@]}"; do kill -KILL "$pid" 2>/dev/null; done
-  exit "$2"
+  last "$2"
 }
 trap 'finish "signal TERM" 143' TERM
 trap 'finish "signal INT" 130' INT
 trap 'finish "signal HUP" 129' HUP
 """
 
-_ADDRESSES = r"""
+_SLURM_NODES = r"""
+last() { exit "$1"; }
+
 # Slurm knows how to reach a node; its name alone may not resolve.
 address_of() {
   local found
   found=$(scontrol show node "$1" -o 2>/dev/null | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p' | head -n 1)
   printf '%s\n' "${found:-$1}"
 }
+SEED=$SLURM_JOB_ID
 mapfile -t NODES < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+"""
+
+_LOCAL_NODES = r"""
+# No Slurm ends what a rank left behind: containers go by id, processes with this script's group.
+last() {
+  local file
+  for file in "$STATE"/*.cid; do
+    [ -s "$file" ] && docker rm --force "$(cat "$file")" >/dev/null 2>&1
+  done
+  note code "$1"
+  kill -KILL 0
+}
+address_of() { echo 127.0.0.1; }
+SEED=$$
+NODES=("$(hostname)")
 """
 
 _WATCH = r"""
@@ -85,6 +106,7 @@ while :; do
     wait "$!"
     finish "rank ${NAMES[i]} $code" 1
   done
+ROUTER_HERE
   now=$(cat "$STATE/heartbeat" 2>/dev/null)
   if [ "$now" != "$beat" ]; then
     beat=$now
@@ -98,14 +120,14 @@ done
 """
 
 
-def batch_script(plan: SlurmPlan) -> str:
-    """The batch script: bash, shellcheck-clean, every word from a recipe quoted."""
+def rank_script(plan: LaunchPlan) -> str:
+    """The script: bash, shellcheck-clean, every word from a recipe quoted."""
     site = plan.site
     deployment = plan.deployment
     lines = [
         "#!/usr/bin/env bash",
         f"# {_comment(deployment.recipe)} / {_comment(deployment.id)}: written by pytest-gpubench.",
-        "# Options are on the sbatch command line: in an #SBATCH line a # in an image name starts a comment.",
+        *(_SBATCH_COMMENT if plan.scheduled else ()),
         "# shellcheck disable=SC2016  # single quotes are meant: nothing that a recipe says is expanded",
         "set -u",
         f"FOLDER={quote(site.folder)}",
@@ -113,7 +135,7 @@ def batch_script(plan: SlurmPlan) -> str:
         f"GRACE={int(site.grace)}",
         f"HEARTBEAT_LIMIT={int(site.heartbeat_limit)}",
         _HELPERS.rstrip(),
-        _ADDRESSES.rstrip(),
+        (_SLURM_NODES if plan.scheduled else _LOCAL_NODES).rstrip(),
         f'if [ "${{#NODES[@]}}" -ne {plan.num_nodes} ]; then',
         f'  finish "nodes ${{#NODES[@]}} of {plan.num_nodes}" 1',
         "fi",
@@ -127,13 +149,36 @@ def batch_script(plan: SlurmPlan) -> str:
         "# Runs in the container: says that the image is up, checks the staged model, becomes the server.",
         f"GPUBENCH_WRAPPER={quote(RANK_WRAPPER)}",
     ]
-    for rank, argv in zip(plan.ranks, plan.srun, strict=True):
+    for rank, argv in zip(plan.ranks, plan.commands, strict=True):
         lines += ["", *_start(plan, rank, argv)]
-    lines += [_WATCH.rstrip(), ""]
+    lines += [_watch(plan), ""]
     return "\n".join(lines)
 
 
-def _ports(plan: SlurmPlan) -> str:
+def _watch(plan: LaunchPlan) -> str:
+    """The loop; a router starts once the controlling process has seen its backends ready."""
+    if plan.router is None:
+        return _WATCH.rstrip().replace("ROUTER_HERE\n", "")
+    first, *rest = command_lines(_shared(plan.router_command), "    ")
+    lines = [
+        '  if [ -z "$routed" ] && [ -e "$STATE/backends-ready" ]; then',
+        "    routed=1",
+        f"    export GPUBENCH_STARTED={quote(plan.in_container(f'{plan.state}/router.started'))}",
+        "    unset GPUBENCH_MODEL_PATH VLLM_PORT",
+        "    start router \\",
+        f"  {first}",
+        *(f"  {line}" for line in rest),
+        "  fi\n",
+    ]
+    loop = _WATCH.rstrip().replace("beat=\n", "beat=\nrouted=\n", 1)
+    return loop.replace("ROUTER_HERE\n", "\n".join(lines))
+
+
+def _shared(argv: tuple[str, ...]) -> list[str]:
+    return [Runtime("${GPUBENCH_WRAPPER}") if word == RANK_WRAPPER else word for word in argv]
+
+
+def _ports(plan: LaunchPlan) -> str:
     """Ports of this job: a block from its id, moved on while somebody listens there."""
     workers = plan.workers
     width = len(_PORT_KINDS) * len(workers) + 1
@@ -152,7 +197,7 @@ def _ports(plan: SlurmPlan) -> str:
     lines += [
         "taken=",
         "for try in {0..19}; do",
-        f"  base=$((10000 + (SLURM_JOB_ID + try * 37) * {width} % 20000))",
+        f"  base=$((10000 + (SEED + try * 37) * {width} % 20000))",
         "  taken=",
         "  for port in " + " ".join(f"$((base + {offset}))" for offset in offsets) + "; do",
         f'    listening "${head_variable(0)}" "$port" && taken="$taken $port"',
@@ -178,19 +223,25 @@ def _ports(plan: SlurmPlan) -> str:
     return "\n".join(lines)
 
 
-def _start(plan: SlurmPlan, rank: RankPlan, argv: tuple[str, ...]) -> list[str]:
+def _start(plan: LaunchPlan, rank: RankPlan, argv: tuple[str, ...]) -> list[str]:
     worker = plan.workers[rank.worker]
     started = plan.in_container(f"{plan.state}/{rank.name}.started")
     lines = [f"export GPUBENCH_STARTED={quote(started)}"]
     if worker.num_nodes == 1:
         # Servers that share a node race for internal ports above VLLM_PORT; several nodes must not share it.
         lines += [f'export VLLM_PORT="${port_variable("VLLM", worker.index)}"']
+    if plan.deployment.kv_transfer is not None and "Nixl" in plan.deployment.kv_transfer:
+        # NIXL's side channel: its default port is the same for every worker.
+        lines += [
+            f'VLLM_NIXL_SIDE_CHANNEL_HOST=$(address_of "$GPUBENCH_NODE_{rank.node}")',
+            f'VLLM_NIXL_SIDE_CHANNEL_PORT="${port_variable("SIDE", worker.index)}"',
+            "export VLLM_NIXL_SIDE_CHANNEL_HOST VLLM_NIXL_SIDE_CHANNEL_PORT",
+        ]
     if rank.command is not None:
         lines += [
             f"export GPUBENCH_RANK={rank.rank} GPUBENCH_NNODES={worker.num_nodes}",
         ]
-    shared = [Runtime("${GPUBENCH_WRAPPER}") if word == RANK_WRAPPER else word for word in argv]
-    first, *rest = command_lines(shared, "  ")
+    first, *rest = command_lines(_shared(argv), "  ")
     lines += [f"start {rank.name} \\", first, *rest]
     return lines
 

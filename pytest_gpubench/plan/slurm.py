@@ -9,79 +9,31 @@ the job when the controlling process stops changing the heartbeat file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from pytest_gpubench.plan.environment import forwarded_names
+from pytest_gpubench.plan.launch import LaunchPlan, Site
 from pytest_gpubench.plan.paths import Mount, container_path, container_workdir, parse_mount
-from pytest_gpubench.plan.ranks import RankPlan, WorkerPlan, plan_workers
-from pytest_gpubench.plan.script import RANK_WRAPPER, batch_script
+from pytest_gpubench.plan.ranks import RankPlan, plan_router, plan_workers
+from pytest_gpubench.plan.script import RANK_WRAPPER
 from pytest_gpubench.plan.shell import Runtime
 from pytest_gpubench.recipe.types import Deployment
 
-__all__ = ["EXIT_HEARTBEAT", "EXIT_MODEL_MISSING", "EXIT_PORTS", "SlurmPlan", "SlurmSite", "plan_slurm"]
-
-EXIT_MODEL_MISSING = 66
-"""A rank's exit code when the staged model path is not on its node."""
-EXIT_HEARTBEAT = 75
-"""The batch script's exit code when the controlling process is gone."""
-EXIT_PORTS = 76
-"""The batch script's exit code when no free ports were found."""
+__all__ = ["SlurmPlan", "plan_slurm"]
 
 
 @dataclass(frozen=True)
-class SlurmSite:
-    """What the plan needs to know of this run. Paths are absolute host paths on the shared disk."""
+class SlurmPlan(LaunchPlan):
+    """Everything that is submitted; ``commands`` are the srun lines."""
 
-    folder: str  # the deployment's folder: script, logs, state
-    checkout: str  # where the run was started; decides the container workdir
-    job_name: str
-    pyxis: bool
-    caller_env: Mapping[str, str]
-    heartbeat_limit: float = 120.0
-    grace: float = 10.0
-
-
-@dataclass(frozen=True)
-class SlurmPlan:
-    """Everything that is submitted; ``srun`` holds one command per rank, in the order of ``workers``."""
-
-    deployment: Deployment
-    site: SlurmSite
-    workers: tuple[WorkerPlan, ...]
-    mounts: tuple[Mount, ...]
-    workdir: PurePosixPath | None
-    sbatch_options: tuple[str, ...]
-    srun: tuple[tuple[str, ...], ...]
+    sbatch_options: tuple[str, ...] = ()
 
     @property
-    def ranks(self) -> tuple[RankPlan, ...]:
-        """All ranks of all workers."""
-        return tuple(rank for worker in self.workers for rank in worker.ranks)
-
-    @cached_property
-    def script(self) -> str:
-        """The batch script."""
-        return batch_script(self)
-
-    @property
-    def state(self) -> str:
-        """The state folder of the job (host path)."""
-        return f"{self.site.folder}/state"
-
-    @property
-    def num_nodes(self) -> int:
-        """Nodes of the allocation, an extra client node included."""
-        return self.deployment.num_nodes + (1 if self.deployment.profile.client_node == "extra" else 0)
-
-    def in_container(self, host: str) -> str:
-        """A host path as the processes see it."""
-        if not self.site.pyxis:
-            return host
-        path = container_path(host, self.mounts)
-        return host if path is None else str(path)
+    def contained(self) -> bool:
+        """Pyxis, with an image to run."""
+        return self.site.pyxis and self.deployment.image is not None
 
     def client_node(self, nodes: Sequence[str]) -> str:
         """Where the benchmark client runs: with the head, or on the allocation's last node."""
@@ -94,7 +46,7 @@ class SlurmPlan:
     def container_options(self, names: Sequence[str]) -> tuple[str, ...]:
         """The Pyxis options; empty when the site has no Pyxis. ``names``: for ``--container-env``."""
         container = self.deployment.profile.container
-        if not self.site.pyxis or self.deployment.image is None:
+        if not self.contained or self.deployment.image is None:
             return ()
         options = ["--container-image", self.deployment.image]
         if self.mounts:
@@ -115,7 +67,7 @@ class SlurmPlan:
         return [*mpi, *self.container_options(names)]
 
 
-def plan_slurm(deployment: Deployment, site: SlurmSite) -> SlurmPlan:
+def plan_slurm(deployment: Deployment, site: Site) -> SlurmPlan:
     """The whole plan; pure."""
     mounts = tuple(parse_mount(text) for text in deployment.profile.container.mounts)
     if site.pyxis and container_path(site.folder, mounts) is None:
@@ -125,15 +77,14 @@ def plan_slurm(deployment: Deployment, site: SlurmSite) -> SlurmPlan:
     workdir = None
     if site.pyxis:
         workdir = container_workdir(deployment.profile.container.workdir, site.checkout, mounts)
-    bare = SlurmPlan(deployment, site, plan_workers(deployment), mounts, workdir, (), ())
-    return SlurmPlan(
-        deployment,
-        site,
-        bare.workers,
-        mounts,
-        workdir,
-        tuple(_sbatch_options(bare)),
-        tuple(_rank_srun(bare, rank) for rank in bare.ranks),
+    plan = SlurmPlan(
+        deployment, site, plan_workers(deployment), mounts, workdir, router=plan_router(deployment)
+    )
+    return replace(
+        plan,
+        sbatch_options=tuple(_sbatch_options(plan)),
+        commands=tuple(_rank_srun(plan, rank) for rank in plan.ranks),
+        router_command=_rank_srun(plan, plan.router) if plan.router is not None else (),
     )
 
 
@@ -165,8 +116,7 @@ def _sbatch_options(plan: SlurmPlan) -> list[str]:
 
 def _rank_srun(plan: SlurmPlan, rank: RankPlan) -> tuple[str, ...]:
     slurm = plan.deployment.profile.slurm
-    worker = plan.workers[rank.worker]
-    role = {"prefill": plan.deployment.prefill, "decode": plan.deployment.decode}.get(worker.role)
+    role = plan.deployment.role(rank.role)
     own = (
         ("GPUBENCH_STARTED", "GPUBENCH_MODEL_PATH")
         if plan.deployment.check_model_path
@@ -176,7 +126,7 @@ def _rank_srun(plan: SlurmPlan, rank: RankPlan) -> tuple[str, ...]:
     argv = ["env", *(f"{name}={value}" for name, value in role.env)] if role and role.env else []
     argv += ["srun", "--overlap", "--nodes", "1", "--ntasks", "1"]
     argv += ["--nodelist", Runtime(f"${{GPUBENCH_NODE_{rank.node}}}")]
-    if slurm.gres is not None:
+    if slurm.gres is not None and rank.role != "router":
         argv += ["--gres", slurm.gres]
     if slurm.mpi:
         argv += ["--mpi", slurm.mpi]

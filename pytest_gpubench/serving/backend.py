@@ -66,6 +66,10 @@ class Backend(Protocol):
         """What can be seen now."""
         ...
 
+    def start_router(self) -> None:
+        """The backends are ready: start the router in front of them."""
+        ...
+
     def start_client(self, argv: Sequence[str], log: str, name: str) -> ProcessHandle:
         """Start a client beside the server: a step of the same allocation, without standard input."""
         ...

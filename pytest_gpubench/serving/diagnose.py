@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pytest_gpubench.errors import InfraError, ServerError, SlurmError
-from pytest_gpubench.plan.slurm import EXIT_MODEL_MISSING
+from pytest_gpubench.plan.launch import EXIT_MODEL_MISSING
 from pytest_gpubench.reasons import Reason
 from pytest_gpubench.slurm.states import reason_of
 from pytest_gpubench.slurm.types import JobInfo, JobState

@@ -45,7 +45,7 @@ def measure(server: Server, point: Point, folder: Path, clock: Clock, *, attempt
     code = 0
     for repetition in range(load.repetitions):
         name = "bench.json" if load.repetitions == 1 else f"bench-run-{repetition + 1}.json"
-        seed = load.seed if load.seed is not None else _seed(point, repetition, attempt)
+        seed = _seed(point, load, repetition, attempt)
         _warm_up(server, point, load, folder, repetition, attempt)
         for api in server.apis:
             server.probe.reset_prefix_cache(api.url)
@@ -62,7 +62,9 @@ def measure(server: Server, point: Point, folder: Path, clock: Clock, *, attempt
     return Measured(tuple(raws), tuple(seeds), tuple(rates), code)
 
 
-def _seed(point: Point, repetition: int, attempt: int) -> int:
+def _seed(point: Point, load: Load, repetition: int, attempt: int) -> int:
+    if load.seed is not None:
+        return load.seed + repetition  # the same prompts again would hit the prefix cache
     # The attempt counts from 1 in rows; the first one keeps the seed that the plan shows.
     return measure_seed(point.id, point.deployment.recipe, repetition, attempt - 1)
 

@@ -79,6 +79,8 @@ class Server:
             self.narrator.say(self.deployment, "nodes", " ".join(self.nodes) or "this host")
             self._phase(Phase.IMPORT, deadlines.image, "deadlines.image", self._all_started)
             self._phase(Phase.LOAD, deadlines.load, "deadlines.load", self._all_healthy)
+            if self.deployment.router is not None:
+                self.backend.start_router()
             self.narrator.say(self.deployment, "loaded", f"in {self.timings.seconds[Phase.LOAD]:.0f} s")
             self._phase(Phase.READY, deadlines.ready, "deadlines.ready", self._serves)
             self.version = self.probe.version(self.apis[0].url)
@@ -127,8 +129,12 @@ class Server:
         return bool(look.apis) and all(self.probe.healthy(api.url) for api in look.apis)
 
     def _serves(self, look: Look) -> bool:
+        if self.deployment.router is not None and not self._routed(look):
+            return False
         wanted = self.deployment.served_name
         for api in look.apis:
+            if api.label == "router":
+                continue  # it lists what it likes; the completion below goes through it
             names = self.probe.models(api.url)
             if names is None:
                 return False
@@ -139,10 +145,14 @@ class Server:
                     f"{', '.join(names) or 'no model'}; asked for {wanted}",
                 )
         # /health stays 200 while a follower is dead: only an answered request proves that it serves.
-        api = look.apis[0]
+        api = look.apis[-1] if look.apis[-1].label == "router" else look.apis[0]
         problem = self.probe.completes(api.url, wanted, COMPLETION_SECONDS)
         self._last_problem = problem
         return problem is None
+
+    def _routed(self, look: Look) -> bool:
+        self._last_problem = "the router does not answer"
+        return look.apis[-1].label == "router" and self.probe.healthy(look.apis[-1].url)
 
     _last_problem: str | None = None
 

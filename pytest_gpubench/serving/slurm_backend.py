@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 from pytest_gpubench.errors import InfraError, LogTail, SlurmError
-from pytest_gpubench.plan.ranks import head_variable, port_variable
 from pytest_gpubench.plan.shell import fill_all
 from pytest_gpubench.plan.slurm import SlurmPlan
-from pytest_gpubench.reasons import Phase, Reason
-from pytest_gpubench.results.text import read_tail
-from pytest_gpubench.serving.backend import Api, Look
+from pytest_gpubench.reasons import Reason
+from pytest_gpubench.serving.backend import Look
 from pytest_gpubench.serving.diagnose import Evidence, diagnose
 from pytest_gpubench.serving.heartbeat import Heartbeat
 from pytest_gpubench.serving.interrupts import Interrupts
+from pytest_gpubench.serving.state import StateFolder
 from pytest_gpubench.slurm.journal import Journal
 from pytest_gpubench.slurm.pending import PendingJudge
 from pytest_gpubench.slurm.poller import JobPoller
 from pytest_gpubench.slurm.steps import step_argv
 from pytest_gpubench.slurm.types import JobId, JobInfo, JobState, SlurmClient, Submission
+from pytest_gpubench.slurm.waiting import find_intended
 from pytest_gpubench.world import Clock, CommandRunner, ProcessHandle
 
 __all__ = ["SlurmBackend", "SlurmTools"]
@@ -50,12 +47,14 @@ class SlurmTools:
 class SlurmBackend:
     """One job. ``environment`` is the whole environment of sbatch and of client steps."""
 
-    def __init__(self, plan: SlurmPlan, tools: SlurmTools, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, plan: SlurmPlan, tools: SlurmTools, environment: Mapping[str, str], attempt: int = 1
+    ) -> None:
         self.plan = plan
         self.tools = tools
         self.environment = dict(environment)
-        self.folder = Path(plan.site.folder)
-        self.state = self.folder / "state"
+        self.attempt = attempt
+        self.state = StateFolder(plan)
         self.job: JobId | None = None
         self.info: JobInfo | None = None
         self._nodes: tuple[str, ...] = ()
@@ -78,12 +77,13 @@ class SlurmBackend:
 
     def launch(self) -> None:
         """Write the script, journal the intent, submit, journal the id."""
-        self._prepare_folder()
+        self.state.prepare(self.attempt)
+        self.tools.heartbeat.add(self.state.heartbeat)
         name = self.plan.site.job_name
         tools = self.tools
         tools.journal.intend(name)
         submission = Submission(
-            script=str(self.folder / "job.sbatch"),
+            script=str(self.state.script),
             job_name=name,
             options=self.plan.sbatch_options,
             env=self.environment,
@@ -97,7 +97,10 @@ class SlurmBackend:
         except BaseException:
             # Interrupted inside sbatch: the job may be queued all the same. Find it by its unique name.
             with tools.interrupts.shield(), contextlib.suppress(InfraError):
-                found = tools.client.find(name)
+                # It may be queued a moment after sbatch was cut off, so one look is not enough.
+                found = find_intended(
+                    lambda: tools.client.find(name), tools.clock, patience=10.0, timeout=30.0
+                )
                 if found is not None:
                     self.job = found.id
                     tools.journal.submitted(name, found.id)
@@ -108,20 +111,6 @@ class SlurmBackend:
         tools.journal.submitted(name, self.job)
         tools.poller.watch(self.job)
 
-    def _prepare_folder(self) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            for old in (*self.folder.glob("*.log"), self.folder / "job.sbatch"):
-                old.unlink(missing_ok=True)
-            shutil.rmtree(self.state, ignore_errors=True)
-            self.state.mkdir()
-            (self.folder / "job.sbatch").write_text(self.plan.script, encoding="utf-8")
-            self.tools.heartbeat.add(self.state / "heartbeat")
-        except OSError as err:
-            raise InfraError(
-                Reason.RESULTS_UNWRITABLE, f"{self.folder}: {err.strerror or err}", Phase.QUEUE
-            ) from err
-
     # -- look ----------------------------------------------------------------------------------
 
     def look(self) -> Look:
@@ -130,20 +119,20 @@ class SlurmBackend:
             return self._seen(pending=False, failure=self._failure)
         if self.job is None:
             return Look(pending=True, detail="not submitted")
-        exits = self._exits()
-        ended = self._read("ended")
+        exits = self.state.exits()
+        ended = self.state.ended
         if exits or ended:
             return self._fail(self._settled(), ended, exits)
         info = self.tools.poller.latest(self.job, max_age=self._max_age())
         self.info = info
-        self._nodes = self._allocated() or info.nodes or self._nodes
+        self._nodes = self.state.nodes(self.state.values()) or info.nodes or self._nodes
         if info.restarts or info.state is JobState.REQUEUED:
             return self._fail(info, ended, exits)
         if info.state.ended or (info.state is JobState.COMPLETING and self._nodes):
-            return self._fail(self._settled(), self._read("ended"), self._exits())
+            return self._fail(self._settled(), self.state.ended, self.state.exits())
         if info.state is JobState.UNKNOWN:
             return self._unknown()
-        if info.state is JobState.PENDING and not self._endpoint():
+        if info.state is JobState.PENDING and not self.state.values():
             never = self._judge.feed(info)
             if never is not None:
                 self._failure = SlurmError(
@@ -163,27 +152,22 @@ class SlurmBackend:
                 f"no usable answer from Slurm about job {self.job} for {UNREACHABLE_SECONDS:.0f} s",
             )
             return self._seen(pending=not self._nodes, failure=self._failure)
-        return self._seen(pending=not self._endpoint(), detail="Slurm gives no usable answer")
+        return self._seen(pending=not self.state.values(), detail="Slurm gives no usable answer")
 
     def _max_age(self) -> float | None:
         # The state files tell that a job started and that a rank died. Slurm is asked for what only it
         # knows: while pending at a growing interval, then every few seconds (a dead node writes nothing).
         return None if not self._nodes else 5.0
 
-    def _allocated(self) -> tuple[str, ...]:
-        values = self._endpoint()
-        names = [values.get(f"GPUBENCH_NODE_{index}", "") for index in range(self.plan.num_nodes)]
-        return tuple(names) if all(names) else ()
-
     def _seen(self, *, pending: bool, detail: str = "", failure: InfraError | None = None) -> Look:
-        values = self._endpoint()
+        values = self.state.values()
         return Look(
             pending=pending,
             detail=detail,
             nodes=self._nodes,
-            apis=self._apis(values),
-            started=self._started(),
-            exits=self._exits(),
+            apis=self.state.apis(values),
+            started=self.state.started(),
+            exits=self.state.exits(),
             failure=failure,
             values=values,
         )
@@ -193,9 +177,9 @@ class SlurmBackend:
             info=info,
             ended=ended,
             exits=exits,
-            started=self._started(),
-            tails={name: read_tail(self.folder / f"{name}.log") for name in self.rank_names},
-            nodes=self._rank_nodes(),
+            started=self.state.started(),
+            tails=self.state.rank_tails(),
+            nodes=self.state.rank_nodes(self.state.values()),
             ours_cancelled=self._cancelled,
         )
         self._failure = diagnose(evidence)
@@ -221,7 +205,7 @@ class SlurmBackend:
     def start_client(self, argv: Sequence[str], log: str, name: str) -> ProcessHandle:
         """A step of the same allocation; ``--overlap`` since the ranks hold the nodes' resources."""
         assert self.job is not None
-        values = self._endpoint()
+        values = self.state.values()
         command = ["bash", "-c", 'exec "$@"', name, *fill_all(argv, values)]
         step = step_argv(
             self.job,
@@ -229,26 +213,19 @@ class SlurmBackend:
             extra=self.plan.client_options(),
             command=command,
         )
-        return self.tools.runner.start(step, log=log, env=self.environment, cwd=str(self.folder))
+        return self.tools.runner.start(step, log=log, env=self.environment, cwd=self.plan.site.folder)
 
     def client_path(self, host: str) -> str:
         """A host path as the client sees it."""
         return self.plan.in_container(host)
 
+    def start_router(self) -> None:
+        """Let the script start the router."""
+        self.state.start_router()
+
     def tails(self) -> list[LogTail]:
         """Rank logs, the dead first; the job's own log when it has something to say."""
-        exits = self._exits()
-        names = sorted(self.rank_names, key=lambda name: (name not in exits, self.rank_names.index(name)))
-        nodes = self._rank_nodes()
-        found = [
-            LogTail(f"{name} on {nodes.get(name, '?')}", str(path), text)
-            for name in names
-            if (text := read_tail(path := self.folder / f"{name}.log"))
-        ]
-        job_log = self.folder / "slurm.log"
-        if text := read_tail(job_log):
-            found.append(LogTail("batch script", str(job_log), text))
-        return found
+        return self.state.tails(self.state.values(), ("slurm.log",))
 
     # -- give back -----------------------------------------------------------------------------
 
@@ -274,55 +251,8 @@ class SlurmBackend:
                     clock.sleep(pause)
                     pause = min(pause * 1.5, 2.0)
             tools.poller.unwatch(self.job)
-            tools.heartbeat.remove(self.state / "heartbeat")
+            tools.heartbeat.remove(self.state.heartbeat)
             if gone:
                 self._released = True
                 tools.journal.released(self.job, "left the queue")
         return gone
-
-    # -- state files ---------------------------------------------------------------------------
-
-    def _read(self, name: str) -> str:
-        try:
-            return (self.state / name).read_text(encoding="utf-8", errors="replace").strip()
-        except OSError:
-            return ""
-
-    def _names(self, suffix: str) -> list[str]:
-        try:
-            return [name[: -len(suffix)] for name in os.listdir(self.state) if name.endswith(suffix)]
-        except OSError:
-            return []
-
-    def _started(self) -> frozenset[str]:
-        return frozenset(self._names(".started"))
-
-    def _exits(self) -> dict[str, int]:
-        exits: dict[str, int] = {}
-        for name in sorted(self._names(".exit")):
-            with contextlib.suppress(ValueError):
-                exits[name] = int(self._read(f"{name}.exit"))
-        return exits
-
-    def _endpoint(self) -> dict[str, str]:
-        pairs = (line.partition("=") for line in self._read("endpoint").splitlines())
-        return {name: value for name, equals, value in pairs if equals}
-
-    def _apis(self, values: Mapping[str, str]) -> tuple[Api, ...]:
-        apis = []
-        for worker in self.plan.workers:
-            host = values.get(head_variable(worker.index))
-            port = values.get(port_variable("API", worker.index), "")
-            if host and port.isdigit():
-                node = values.get(f"GPUBENCH_NODE_{worker.first_node}", "")
-                apis.append(Api(worker.label, host, int(port), node))
-        return tuple(apis)
-
-    def _rank_nodes(self) -> dict[str, str]:
-        values = self._endpoint()
-        return {rank.name: values.get(f"GPUBENCH_NODE_{rank.node}", "") for rank in self.plan.ranks}
-
-
-def with_failure_phase(error: InfraError, phase: Phase) -> InfraError:
-    """The error with the phase it happened in, unless it names one already."""
-    return error if error.phase is not None else replace(error, phase=phase)

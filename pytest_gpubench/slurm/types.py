@@ -98,7 +98,7 @@ class SlurmClient(Protocol):
         """One squeue for all ids; what squeue does not know is asked of scontrol, then sacct."""
         ...
 
-    def find(self, job_name: str) -> JobInfo | None:
+    def find(self, job_name: str, cluster: str | None = None) -> JobInfo | None:
         """The job of exactly this name, or None when the queue surely has none."""
         ...
 

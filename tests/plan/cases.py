@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_gpubench.plan.slurm import SlurmPlan, SlurmSite, plan_slurm
+from pytest_gpubench.plan.launch import Site
+from pytest_gpubench.plan.slurm import SlurmPlan, plan_slurm
 from pytest_gpubench.recipe.types import (
     ContainerSettings,
     Deployment,
@@ -51,7 +52,7 @@ ONE_NODE = replace(
     parallel=Parallel(tp=4),
     serve_args=("--tensor-parallel-size", "4"),
 )
-SITE = SlurmSite(
+SITE = Site(
     folder="/home/bench/checkout/results/deepseek/tp2-dp4-ep",
     checkout="/home/bench/checkout",
     job_name="gpubench-deepseek-r1-1-1",

@@ -85,13 +85,13 @@ def test_secrets_are_named_but_never_written() -> None:
 
 
 def test_workdir_is_the_checkout_as_the_container_sees_it() -> None:
-    step = list(CASES["two-nodes"].srun[0])
+    step = list(CASES["two-nodes"].commands[0])
     assert step[step.index("--container-workdir") + 1] == "/nfs_home/checkout"
-    assert "--container-workdir" not in CASES["outside-the-mounts"].srun[0]
+    assert "--container-workdir" not in CASES["outside-the-mounts"].commands[0]
 
 
 def test_results_outside_every_mount_get_one() -> None:
-    step = list(CASES["outside-the-mounts"].srun[0])
+    step = list(CASES["outside-the-mounts"].commands[0])
     assert "/data/r:/data/r" in step[step.index("--container-mounts") + 1].split(",")
 
 

@@ -1,0 +1,109 @@
+"""A deployment on this host: plain processes (``native``) or docker containers. Pure.
+
+The same rank script as on Slurm starts and watches the ranks, so supervision, heartbeat and state
+files are the same; only the commands differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from pytest_gpubench.plan.environment import forwarded_names
+from pytest_gpubench.plan.launch import LaunchPlan, Site
+from pytest_gpubench.plan.paths import Mount, container_path, container_workdir, parse_mount
+from pytest_gpubench.plan.ranks import RankPlan, plan_router, plan_workers
+from pytest_gpubench.plan.script import RANK_WRAPPER
+from pytest_gpubench.recipe.types import Deployment
+
+__all__ = ["LocalPlan", "client_command", "plan_local"]
+
+
+@dataclass(frozen=True)
+class LocalPlan(LaunchPlan):
+    """Ranks on this host; ``runtime`` of the deployment is ``native`` or ``docker``."""
+
+    @property
+    def scheduled(self) -> bool:
+        """Nothing is asked of Slurm."""
+        return False
+
+    @property
+    def contained(self) -> bool:
+        """Docker sees the mounts."""
+        return self.deployment.runtime == "docker"
+
+    def container_id_file(self, rank: str) -> str:
+        """Where docker writes a rank's container id: containers are removed by id, never by name."""
+        return f"{self.state}/{rank}.cid"
+
+
+def plan_local(deployment: Deployment, site: Site) -> LocalPlan:
+    """The whole plan; pure."""
+    docker = deployment.runtime == "docker"
+    mounts = tuple(parse_mount(text) for text in deployment.profile.container.mounts) if docker else ()
+    if docker:
+        results = PurePosixPath(site.folder).parent.parent
+        needed = [results, *(PurePosixPath(home) for home in [dict(deployment.env).get("HF_HOME")] if home)]
+        for path in needed:
+            # HF_HOME is a path of the container: it is mounted at the same place unless a mount covers it.
+            if container_path(path, mounts) is None and all(path != mount.target for mount in mounts):
+                mounts = (*mounts, Mount(path, path))
+    explicit = deployment.profile.container.workdir
+    workdir = container_workdir(explicit, site.checkout, mounts) if docker else None
+    plan = LocalPlan(
+        deployment, site, plan_workers(deployment), mounts, workdir, router=plan_router(deployment)
+    )
+    make = _docker_run if docker else _native
+    return replace(
+        plan,
+        commands=tuple(make(plan, rank) for rank in plan.ranks),
+        router_command=make(plan, plan.router) if plan.router is not None else (),
+    )
+
+
+def client_command(plan: LocalPlan, argv: Sequence[str], container_id: str | None) -> list[str]:
+    """The benchmark client: inside the head's container, or beside the server on this host."""
+    if container_id is None:
+        return list(argv)
+    names = forwarded_names(plan.deployment, plan.site.caller_env)
+    flags = [word for name in names for word in ("-e", name)]
+    workdir = ["-w", str(plan.workdir)] if plan.workdir is not None else []
+    return ["docker", "exec", *flags, *workdir, container_id, *argv]
+
+
+def _native(plan: LocalPlan, rank: RankPlan) -> tuple[str, ...]:
+    role = plan.deployment.role(rank.role)
+    prefix = ["env", *(f"{name}={value}" for name, value in role.env)] if role and role.env else []
+    return (*prefix, "bash", "-c", RANK_WRAPPER, rank.name, *_command(rank))
+
+
+def _docker_run(plan: LocalPlan, rank: RankPlan) -> tuple[str, ...]:
+    deployment = plan.deployment
+    role = deployment.role(rank.role)
+    names = forwarded_names(deployment, plan.site.caller_env, role.env if role else ())
+    prefix = ["env", *(f"{name}={value}" for name, value in role.env)] if role and role.env else []
+    argv = [*prefix, "docker", "run", "--rm", "--init", "--network", "host", "--ipc", "host"]
+    argv += ["--cidfile", plan.container_id_file(rank.name)]
+    if rank.role != "router":
+        argv += _gpus(deployment)
+    for name in (*names, "GPUBENCH_STARTED", "GPUBENCH_MODEL_PATH", "VLLM_PORT"):
+        # Without a value docker takes it from its own environment: nothing secret is on the command line.
+        argv += ["-e", name]
+    for mount in plan.mounts:
+        argv += ["-v", str(mount)]
+    if plan.workdir is not None:
+        argv += ["-w", str(plan.workdir)]
+    argv += ["--entrypoint", "bash", deployment.image or ""]
+    return (*argv, "-c", RANK_WRAPPER, rank.name, *_command(rank))
+
+
+def _gpus(deployment: Deployment) -> list[str]:
+    if deployment.profile.platform.startswith("mi"):  # AMD: devices instead of the NVIDIA runtime
+        return ["--device", "/dev/kfd", "--device", "/dev/dri", "--group-add", "video"]
+    return ["--gpus", "all"]
+
+
+def _command(rank: RankPlan) -> tuple[str, ...]:
+    return ("bash", "-c", rank.command) if rank.command is not None else rank.argv
