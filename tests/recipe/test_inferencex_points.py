@@ -272,5 +272,6 @@ def test_gpus_that_are_allocated_but_do_not_serve_are_noted(tmp_path: Path) -> N
 
 def test_data_parallel_attention_runs_over_the_whole_expert_group() -> None:
     assert sizes(8, 8, True) == sizes(1, 8, True) == Parallel(tp=1, dp=8, ep=8)
-    assert sizes(8, 16, True).world_size == 16
+    assert sizes(4, 16, True) == Parallel(tp=4, dp=4, ep=16)
+    assert sizes(6, 8, True).world_size == 8
     assert sizes(8, 1, False, pp=2, pcp=2, dcp=4) == Parallel(tp=8, pp=2, ep=1, pcp=2, dcp=4)

@@ -79,9 +79,8 @@ def not_expressed(recipe: Recipe) -> list[str]:
     if deployment.scenario == "agentic-coding":
         found.append("the trace client, KV offloading and duration; give client and serve arguments")
     if any(_part_of_node(point.deployment, recipe.profile) for point in points):
-        found.append(
-            f"a part of a node: gres {recipe.profile.slurm.gres} of profile {recipe.profile.name} is allocated whole"
-        )
+        gres, name = recipe.profile.slurm.gres, recipe.profile.name
+        found.append(f"the use of a part of a node: gres {gres} of profile {name} is allocated whole")
     return found
 
 
