@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inferencex_helpers import REAL, RUNNERS_FILE, WORKER, agentic, case, multi, single, write_master
+from inferencex_helpers import REAL, RUNNERS_FILE, WORKER, agentic, case, holds, multi, single, write_master
 
 from pytest_gpubench.errors import OptionError, RecipeError
+from pytest_gpubench.plan.ranks import plan_workers
+from pytest_gpubench.plan.record import Commands, plan_record
 from pytest_gpubench.recipe.inferencex import MasterFile, load_inferencex
 from pytest_gpubench.recipe.load import LoadContext
 from pytest_gpubench.recipe.types import Recipe
@@ -206,3 +208,38 @@ def test_mixed_hardware_counts_each_roles_own_nodes(tmp_path: Path) -> None:
         load(tmp_path, multi({"conc-list": [1], "prefill": prefill, "decode": decode})).points[0].deployment
     )
     assert (deployment.num_nodes, deployment.gpu_count) == (1 + 2, 16)
+
+
+def test_the_digest_is_of_the_entry_alone(tmp_path: Path) -> None:
+    entry, other = single({"tp": 8, "conc-list": [1]}), single({"tp": 4, "conc-list": [1]})
+
+    def digest(**entries: dict[str, Any]) -> str:
+        path = write_master(tmp_path, **entries)
+        return load_inferencex(path, None, ["key"], LoadContext())[0].sha256
+
+    assert digest(key=entry) == digest(other=other, key=entry)
+    assert digest(key=entry) != digest(key=other)
+
+
+def test_the_plan_shows_inferencex_keys_in_its_roles(tmp_path: Path) -> None:
+    (point,) = load(tmp_path, case("IX-01")["entry"]).points
+    plan = plan_record(point, Commands(), environment={})
+    written = case("IX-01")["entry"]["scenarios"]["fixed-seq-len"][0]["search-space"][0]
+    assert holds(plan["prefill"], written["prefill"])
+    assert holds(plan["decode"], written["decode"])
+    assert (plan["servable"], plan["serve_argv"], plan["num_nodes"], plan["gpu_count"]) == (
+        False,
+        None,
+        8,
+        32,
+    )
+
+
+def test_an_aggregated_entry_over_nodes_plans_one_server(tmp_path: Path) -> None:
+    workers = {"prefill": {**WORKER, "pp": 2}, "decode": {**WORKER, "num-worker": 0}}
+    (point,) = load(tmp_path, multi({"conc-list": [4], **workers}, disagg=False)).points
+    (worker,) = plan_workers(point.deployment)
+    assert [rank.is_head for rank in worker.ranks] == [True, False]
+    assert "--pipeline-parallel-size" in worker.ranks[1].argv
+    plan = plan_record(point, Commands(), environment={})
+    assert (plan["prefill"]["num-worker"], plan["decode"]["num-worker"]) == (1, 0)

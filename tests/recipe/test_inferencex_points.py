@@ -217,7 +217,7 @@ def test_the_same_deployment_and_load_written_twice_is_found(tmp_path: Path) -> 
         (["GPUS_PER_NODE=0"], "GPUS_PER_NODE must be a whole number above 0 (got '0')"),
         (["MAX_FAILURE_RATE=1.5"], "MAX_FAILURE_RATE must be a number from 0 to 1 (got '1.5')"),
         (["MAX_FAILURE_RATE=nan"], "MAX_FAILURE_RATE must be a number from 0 to 1 (got 'nan')"),
-        (["BENCH_NUM_PROMPTS_MULTIPLIER=0"], "BENCH_NUM_PROMPTS_MULTIPLIER must be a number above 0"),
+        (["BENCH_NUM_PROMPTS_MULTIPLIER=0.5"], "BENCH_NUM_PROMPTS_MULTIPLIER must be 1 or more"),
     ],
 )
 def test_settings_that_upstream_would_export_wrongly_are_refused(settings: list[str], problem: str) -> None:

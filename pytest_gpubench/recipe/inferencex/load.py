@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -125,12 +127,17 @@ def recipe_of(
         stem=stem_of(key),
         name=key,
         path=file.path,
-        sha256=file.sha256,
+        sha256=_digest(key, file.value[key]),
         profile=site.profile,
         points=tuple(points),
         warnings=tuple(dict.fromkeys(problems.warnings)),
         source={key: file.value[key]},
     )
+
+
+def _digest(key: str, data: object) -> str:
+    """Of the entry alone: editing a neighbour does not make this key's results stale."""
+    return hashlib.sha256(json.dumps({key: data}, sort_keys=True).encode()).hexdigest()
 
 
 def _resolved(

@@ -65,8 +65,8 @@ def _wrong_value(key: str, value: str) -> list[str]:
             return [f"{key} must be a number from 0 to 1 (got {value!r})"]
     if key in _FACTORS:
         number = _float(value)
-        if number is None or number <= 0:
-            return [f"{key} must be a number above 0 (got {value!r})"]
+        if number is None or number < 1:
+            return [f"{key} must be 1 or more, or the concurrency is never reached (got {value!r})"]
     return []
 
 
