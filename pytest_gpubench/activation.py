@@ -6,21 +6,22 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_gpubench import fixtures
-from pytest_gpubench.collect import RecipeCatalog
-from pytest_gpubench.errors import RecipeError
+from pytest_gpubench.collect import RecipeCatalog, Source
+from pytest_gpubench.errors import OptionError, RecipeError
 from pytest_gpubench.hooks import ActiveHooks
-from pytest_gpubench.mock import MockCluster
+from pytest_gpubench.mock import MockCluster, Partition
 from pytest_gpubench.options import Options
 from pytest_gpubench.recipe.load import LoadContext, load_recipe
 from pytest_gpubench.recipe.select import select_recipes
 from pytest_gpubench.recipe.types import Recipe
+from pytest_gpubench.results.ingest import IngestSettings
 from pytest_gpubench.results.provenance import make_run_id
 from pytest_gpubench.serving.interrupts import Interrupts
 from pytest_gpubench.serving.narrator import Narrator
@@ -31,9 +32,16 @@ __all__ = ["activate", "recipe_arguments"]
 
 def activate(config: pytest.Config, options: Options) -> None:
     """Make the session of this process and register what a run needs; raises OptionError."""
-    paths = _select(config, options)
     context = LoadContext(env=os.environ, profiles=options.profiles)
-    catalog = RecipeCatalog(lambda path: load_recipe(path, context), smoke_only=options.smoke)
+    if options.inferencex is not None:
+        sources, load = _inferencex(config, options, context)
+    else:
+        sources = [Source(path) for path in _select(config, options)]
+
+        def load(source: Source) -> Recipe:
+            return load_recipe(source.path, context)
+
+    catalog = RecipeCatalog(load, smoke_only=options.smoke)
     worker_input: Mapping[str, Any] | None = getattr(config, "workerinput", None)
     cluster: MockCluster | None = None
     if worker_input is not None:
@@ -41,22 +49,40 @@ def activate(config: pytest.Config, options: Options) -> None:
     else:
         env = dict(os.environ)
         if options.mock and not config.option.collectonly and not options.dry_run:
-            cluster = _mock_cluster(paths, catalog)
+            cluster = _mock_cluster(sources, catalog)
             env = {**env, **cluster.env()}
         identity = RunIdentity(make_run_id(env, time.time()), _attempt(env), "", env)
+    IngestSettings.from_env(os.environ)  # a malformed URL is a usage error, not a surprise at the end
     interrupts = Interrupts()
     config.add_cleanup(interrupts.install())
     session = Session(
-        options,
-        catalog,
-        identity,
-        checkout=config.rootpath,
-        narrator=Narrator(),
-        interrupts=interrupts,
+        options, catalog, identity, checkout=config.rootpath, narrator=Narrator(), interrupts=interrupts
     )
     config.stash[SESSION] = session
     config.pluginmanager.register(fixtures, "gpubench-fixtures")
-    config.pluginmanager.register(ActiveHooks(config, session, paths, cluster), "gpubench-active")
+    config.pluginmanager.register(ActiveHooks(config, session, sources, cluster), "gpubench-active")
+
+
+def _inferencex(
+    config: pytest.Config, options: Options, context: LoadContext
+) -> tuple[list[Source], Callable[[Source], Recipe]]:
+    """The selected keys of a master file, and what loads one of them."""
+    from pytest_gpubench.recipe.inferencex import MasterFile
+
+    assert options.inferencex is not None
+    path = options.inferencex
+    if not options.workloads:
+        raise OptionError("--gpubench-inferencex needs --workload KEY: the keys to run, `*` and `?` allowed")
+    master = MasterFile.open(path, options.runners, context)
+    sources = [Source(path, key) for key in master.select(options.workloads)]
+    if config.args_source is not pytest.Config.ArgsSource.ARGS:
+        config.args[:] = [str(path)]
+
+    def load(source: Source) -> Recipe:
+        assert source.key is not None
+        return master.recipe(source.key)
+
+    return sources, load
 
 
 def recipe_arguments(arguments: list[str], base: Path) -> list[Path]:
@@ -69,16 +95,18 @@ def _select(config: pytest.Config, options: Options) -> list[Path]:
     """The recipes of this run; the command line's arguments are made to reach them."""
     base = config.invocation_params.dir
     named = recipe_arguments(config.args, base)
-    paths = select_recipes(options.workloads, options.folders, base) if options.workloads else []
-    if options.workloads and config.args_source is not pytest.Config.ArgsSource.ARGS:
+    if not options.workloads:
+        return named
+    paths = select_recipes(options.workloads, options.folders, base)
+    if config.args_source is not pytest.Config.ArgsSource.ARGS:
         # `pytest --workload X` runs X and nothing else; testpaths are for the project's own tests.
         config.args[:] = [str(path) for path in paths]
-    elif options.workloads:
+    else:
         given = [Path(os.path.abspath(base / argument.split("::", 1)[0])) for argument in config.args]
         for path in paths:
             if not any(path == entry or entry in path.parents for entry in given):
                 config.args.append(str(path))
-    return list(dict.fromkeys([*paths, *(named if not options.workloads else [])]))
+    return paths
 
 
 def _attempt(env: Mapping[str, str]) -> int:
@@ -88,12 +116,12 @@ def _attempt(env: Mapping[str, str]) -> int:
     return int(retries) + 1 if retries.isdigit() else int(attempt) if attempt.isdigit() else 1
 
 
-def _mock_cluster(paths: list[Path], catalog: RecipeCatalog) -> MockCluster:
+def _mock_cluster(sources: list[Source], catalog: RecipeCatalog) -> MockCluster:
     """A mocked cluster on which every selected recipe fits."""
     recipes: list[Recipe] = []
-    for path in paths:
+    for source in sources:
         try:
-            recipes.append(catalog.get(path))
+            recipes.append(catalog.get(source))
         except RecipeError:
             continue  # shown at collection
     nodes = max((point.num_nodes for recipe in recipes for point in recipe.points), default=1) + 1
@@ -111,7 +139,7 @@ def _mock_cluster(paths: list[Path], catalog: RecipeCatalog) -> MockCluster:
         folder,
         nodes=tuple(f"{platform}-{number:02d}" for number in range(1, nodes + 1)),
         gres=gres or {"gpu": 8},
-        partitions=tuple(partitions) or ("batch",),
+        partitions={name: Partition() for name in partitions} or None,
     )
     return cluster
 

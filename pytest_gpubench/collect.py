@@ -6,7 +6,8 @@ Its points are ordinary Functions, so that -m, -k, node ids, --lf, fixtures and 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,10 +15,10 @@ from typing import Any
 import pytest
 
 from pytest_gpubench.errors import RecipeError
-from pytest_gpubench.recipe.select import smoke
+from pytest_gpubench.recipe.expand import smoke
 from pytest_gpubench.recipe.types import Point, Recipe
 
-__all__ = ["RecipeCatalog", "RecipeFile", "RejectedPoint", "kind_of"]
+__all__ = ["MasterFile", "RecipeCatalog", "RecipeFile", "RejectedPoint", "Source", "kind_of"]
 
 _FUNCTIONS = {"test_serving": "serving", "test_accuracy": "accuracy", "test_slo": "slo"}
 
@@ -27,27 +28,35 @@ def kind_of(function_name: str) -> str | None:
     return _FUNCTIONS.get(function_name)
 
 
+@dataclass(frozen=True)
+class Source:
+    """Where a recipe comes from: a file, or a key of an InferenceX master file."""
+
+    path: Path
+    key: str | None = None
+
+
 class RecipeCatalog:
     """Loads each recipe once and remembers what went wrong with it."""
 
-    def __init__(self, load: Any, *, smoke_only: bool = False) -> None:
+    def __init__(self, load: Callable[[Source], Recipe], *, smoke_only: bool = False) -> None:
         self._load = load
         self._smoke_only = smoke_only
-        self._recipes: dict[Path, Recipe] = {}
-        self._errors: dict[Path, RecipeError] = {}
+        self._recipes: dict[Source, Recipe] = {}
+        self._errors: dict[Source, RecipeError] = {}
 
-    def get(self, path: Path) -> Recipe:
+    def get(self, source: Source) -> Recipe:
         """The recipe; raises RecipeError, the same each time."""
-        if path in self._errors:
-            raise self._errors[path]
-        recipe = self._recipes.get(path)
+        if source in self._errors:
+            raise self._errors[source]
+        recipe = self._recipes.get(source)
         if recipe is None:
             try:
-                recipe = self._load(path)
+                recipe = self._load(source)
             except RecipeError as err:
-                self._errors[path] = err
+                self._errors[source] = err
                 raise
-            self._recipes[path] = recipe
+            self._recipes[source] = recipe
         return recipe
 
     def named(self, stem: str) -> Recipe:
@@ -58,25 +67,50 @@ class RecipeCatalog:
         """Every recipe that was loaded without an error."""
         return list(self._recipes.values())
 
-    def points(self, path: Path) -> Sequence[Point]:
+    def points(self, source: Source) -> Sequence[Point]:
         """The points to collect: all, or the smoke points."""
-        points = self.get(path).points
+        points = self.get(source).points
         return smoke(points) if self._smoke_only else points
+
+
+class MasterFile(pytest.File):
+    """An InferenceX master file: one RecipeFile below it for each selected key."""
+
+    make_recipe: Callable[[pytest.Collector, Source], RecipeFile]
+    sources: Sequence[Source]
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        """The selected keys in the order of the file."""
+        for source in self.sources:
+            yield self.make_recipe(self, source)
 
 
 class RecipeFile(pytest.Module):
     """One recipe. ``obj`` is the suite module, so that its functions become this file's tests."""
 
+    source: Source
     catalog: RecipeCatalog
     suite: str
     skip_rejected: bool
 
     @classmethod
     def make(
-        cls, parent: pytest.Collector, path: Path, catalog: RecipeCatalog, suite: str, *, skip_rejected: bool
+        cls,
+        parent: pytest.Collector,
+        source: Source,
+        catalog: RecipeCatalog,
+        suite: str,
+        *,
+        skip_rejected: bool,
     ) -> RecipeFile:
-        """The collector of ``path``."""
-        node: RecipeFile = cls.from_parent(parent, path=path)
+        """The collector of ``source``."""
+        node: RecipeFile
+        if source.key is None:
+            node = cls.from_parent(parent, path=source.path)
+        else:
+            nodeid = f"{parent.nodeid}::{source.key}"
+            node = cls.from_parent(parent, path=source.path, name=source.key, nodeid=nodeid)
+        node.source = source
         node.catalog = catalog
         node.suite = suite
         node.skip_rejected = skip_rejected
@@ -91,12 +125,12 @@ class RecipeFile(pytest.Module):
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         """Functions for the accepted points, an erroring node for each rejected one."""
         try:
-            points = self.catalog.points(self.path)
+            points = self.catalog.points(self.source)
         except RecipeError as err:
             raise self.CollectError(str(err)) from None
         if not points:
             raise self.CollectError(f"{self.path}: the recipe expands to no point")
-        recipe = self.catalog.get(self.path)
+        recipe = self.catalog.get(self.source)
         for name in _shared_markers(points):
             self.add_marker(name)
         self.add_marker(
@@ -119,13 +153,13 @@ class RecipeFile(pytest.Module):
         """Points of one kind that become items."""
         return [
             point
-            for point in self.catalog.points(self.path)
+            for point in self.catalog.points(self.source)
             if point.kind == kind and (point.rejected is None or self.skip_rejected)
         ]
 
     def parameters(self, kind: str) -> list[Any]:
         """Parameters with the marks that not all points of the file have."""
-        shared = set(_shared_markers(self.catalog.points(self.path)))
+        shared = set(_shared_markers(self.catalog.points(self.source)))
         marks = {name: getattr(pytest.mark, name) for point in self.points_of(kind) for name in point.markers}
         parameters = []
         for point in self.points_of(kind):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_gpubench import __version__
-from pytest_gpubench.collect import RecipeFile, kind_of
+from pytest_gpubench.collect import MasterFile, RecipeFile, Source, kind_of
 from pytest_gpubench.errors import RecipeError
 from pytest_gpubench.mock import MockCluster
 from pytest_gpubench.recipe.types import Deployment, Point
@@ -31,11 +32,11 @@ class ActiveHooks:
     """Registered by ``activation.activate``; one per process."""
 
     def __init__(
-        self, config: pytest.Config, session: Session, paths: list[Path], cluster: MockCluster | None
+        self, config: pytest.Config, session: Session, sources: list[Source], cluster: MockCluster | None
     ) -> None:
         self.config = config
         self.session = session
-        self.paths = set(paths)
+        self.sources = sources
         self.cluster = cluster
         self.is_worker = hasattr(config, "workerinput")
 
@@ -43,12 +44,20 @@ class ActiveHooks:
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
         """A selected recipe becomes a collector; every other file is somebody else's."""
-        if file_path not in self.paths:
+        sources = [source for source in self.sources if source.path == file_path]
+        if not sources:
             return None
+        if sources[0].key is None:
+            return self._recipe_file(parent, sources[0])
+        master: MasterFile = MasterFile.from_parent(parent, path=file_path)
+        master.make_recipe = self._recipe_file
+        master.sources = sources
+        return master
+
+    def _recipe_file(self, parent: pytest.Collector, source: Source) -> RecipeFile:
         options = self.session.options
-        return RecipeFile.make(
-            parent, file_path, self.session.catalog, options.suite, skip_rejected=options.skip_rejected
-        )
+        catalog = self.session.catalog
+        return RecipeFile.make(parent, source, catalog, options.suite, skip_rejected=options.skip_rejected)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """One parameter per point."""
@@ -84,7 +93,7 @@ class ActiveHooks:
         """Under xdist the controller collects nothing: judge all selected recipes here."""
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None and self.config.option.verbose >= 0 and not self.is_worker:
-            self.session.narrator.write_to(_line_writer(reporter))
+            self.session.narrator.write_to(_line_writer(self.config, reporter))
         if self.is_worker or not getattr(self.config.option, "numprocesses", None):
             return
         self._need_slurm(list(self._all_points()))
@@ -101,9 +110,9 @@ class ActiveHooks:
             raise pytest.UsageError(NO_SLURM.format(recipes=recipes))
 
     def _all_points(self) -> Iterator[Point]:
-        for path in sorted(self.paths):
+        for source in self.sources:
             try:
-                yield from self.session.catalog.points(path)
+                yield from self.session.catalog.points(source)
             except RecipeError:
                 continue  # shown at collection
 
@@ -175,22 +184,29 @@ class ActiveHooks:
         """Keep the points of a deployment together."""
         from pytest_gpubench.schedule import DeploymentScheduling
 
-        scopes = {f"{self._nodeid(point)}": _key(point.deployment) for point in self._all_points()}
+        scopes = {self._nodeid(point): _key(point.deployment) for point in self._all_points()}
         return DeploymentScheduling(config, log, scopes)
 
     def _nodeid(self, point: Point) -> str:
-        path = next(path for path in self.paths if path.stem == point.deployment.recipe)
+        recipe = self.session.catalog.named(point.deployment.recipe)
+        source = next(s for s in self.sources if self.session.catalog.get(s) is recipe)
         try:
-            relative = path.relative_to(self.config.rootpath).as_posix()
+            file = source.path.relative_to(self.config.rootpath).as_posix()
         except ValueError:
-            relative = str(path)
-        return f"{relative}::test_{point.kind}[{point.id}]"
+            file = str(source.path)
+        parts = [file, *([source.key] if source.key else []), f"test_{point.kind}[{point.id}]"]
+        return "::".join(parts)
 
 
-def _line_writer(reporter: pytest.TerminalReporter) -> Callable[[str], None]:
+def _line_writer(config: pytest.Config, reporter: pytest.TerminalReporter) -> Callable[[str], None]:
+    capture = config.pluginmanager.get_plugin("capturemanager")
+
     def write(line: str) -> None:
-        reporter.ensure_newline()
-        reporter.write_line(f"[gpubench] {line}")
+        # Lines come while a test runs, when standard output is captured.
+        with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
+            reporter.ensure_newline()
+            reporter.write_line(f"[gpubench] {line}")
+            reporter.flush()
 
     return write
 

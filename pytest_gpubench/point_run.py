@@ -15,7 +15,7 @@ from pytest_gpubench.gates import Verdict
 from pytest_gpubench.reasons import Reason
 from pytest_gpubench.recipe.types import Gates, Point
 from pytest_gpubench.results.outcome import Failure, Outcome
-from pytest_gpubench.results.row import judge_point
+from pytest_gpubench.results.row import judge_point, with_verdict
 from pytest_gpubench.serving.server import Server
 
 if TYPE_CHECKING:
@@ -249,12 +249,4 @@ def compared(
 
     found = compare(row, baseline, rules)
     verdict = found.apply(verdict)
-    row = {
-        **row,
-        "comparison": found.as_json(),
-        "status": verdict.status,
-        "reason": verdict.reason.value if verdict.reason else None,
-        "message": verdict.message or None,
-        "violations": [violation.as_json() for violation in verdict.violations],
-    }
-    return row, verdict
+    return with_verdict(row, verdict, found.as_json()), verdict

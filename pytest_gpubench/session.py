@@ -82,6 +82,7 @@ class Session:
         self.heartbeat = Heartbeat(interval=max(0.5, min(5.0, options.heartbeat_limit / 6)))
         self.pool = ServerPool(self._make_server, start_attempts=1 + options.retry_infra)
         self.warnings: list[str] = []
+        self.notes: list[str] = []
         self.started = self.clock.time()
         self._jobs = 0
         self._plans: dict[str, LaunchPlan] = {}

@@ -44,8 +44,21 @@ def close_run(session: Session, points: Sequence[Point]) -> None:
         session.store.assemble(
             session.run_block(), run_id=session.identity.run_id, resumed=resumed, path=session.options.json
         )
+        _ingest(session, rows)
     except GpubenchError as err:
         session.warnings.append(str(err))
+
+
+def _ingest(session: Session, rows: Sequence[Row]) -> None:
+    """Post the real rows when the dashboard is named; what could not be sent stays in the spool."""
+    from pytest_gpubench.results.ingest import IngestSettings, send_rows
+    from pytest_gpubench.results.spool import Spool
+
+    settings = IngestSettings.from_env(session.env)
+    if settings is None or session.simulated:
+        return
+    report = send_rows(rows, Spool.of(session.options.results), settings)
+    session.notes.extend(report.lines())
 
 
 def rows_of_run(session: Session) -> list[Row]:
@@ -64,8 +77,24 @@ def write_summary(session: Session, reporter: pytest.TerminalReporter) -> None:
         for line in table(rows):
             reporter.write_line(line)
         reporter.write_line(f"rows: {session.options.json}")
+        for line in [*cost_lines(session), *session.notes]:
+            reporter.write_line(line)
     for warning in session.warnings:
         reporter.write_line(f"gpubench warning: {warning}", yellow=True)
+
+
+def cost_lines(session: Session) -> list[str]:
+    """Node-seconds held, and the share of them spent measuring; of this process's own allocations."""
+    from pytest_gpubench.reasons import Phase
+
+    held = measured = 0.0
+    for server in session.pool.released:
+        nodes = len(server.nodes) or server.deployment.num_nodes
+        held += server.held_seconds * nodes
+        measured += server.timings.seconds.get(Phase.BENCH, 0.0) * nodes
+    if held <= 0:
+        return []
+    return [f"cost: {held:.0f} node-seconds held, {measured / held:.0%} of them measuring"]
 
 
 def table(rows: Sequence[Row]) -> list[str]:

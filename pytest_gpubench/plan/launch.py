@@ -47,6 +47,7 @@ class LaunchPlan:
     commands: tuple[tuple[str, ...], ...] = ()
     router: RankPlan | None = None
     router_command: tuple[str, ...] = ()
+    staged_check: tuple[str, ...] = ()  # succeeds when the preferred model path is on every node
 
     @property
     def contained(self) -> bool:

@@ -48,7 +48,8 @@ def plan_local(deployment: Deployment, site: Site) -> LocalPlan:
         needed = [results, *(PurePosixPath(home) for home in [dict(deployment.env).get("HF_HOME")] if home)]
         for path in needed:
             # HF_HOME is a path of the container: it is mounted at the same place unless a mount covers it.
-            if container_path(path, mounts) is None and all(path != mount.target for mount in mounts):
+            reached = any(mount.target == path or mount.target in path.parents for mount in mounts)
+            if container_path(path, mounts) is None and not reached:
                 mounts = (*mounts, Mount(path, path))
     explicit = deployment.profile.container.workdir
     workdir = container_workdir(explicit, site.checkout, mounts) if docker else None
@@ -60,6 +61,7 @@ def plan_local(deployment: Deployment, site: Site) -> LocalPlan:
         plan,
         commands=tuple(make(plan, rank) for rank in plan.ranks),
         router_command=make(plan, plan.router) if plan.router is not None else (),
+        staged_check=("test", "-e", deployment.preferred_path) if deployment.preferred_path else (),
     )
 
 

@@ -131,7 +131,11 @@ def _worker(
 def _serve_argv(
     deployment: Deployment, worker: int, rank: int, nodes: int, role: Role | None
 ) -> tuple[str, ...]:
-    argv: list[str] = ["vllm", "serve", deployment.model_path, *deployment.serve_args]
+    model = Runtime("${GPUBENCH_MODEL}") if deployment.preferred_path else deployment.model_path
+    argv: list[str] = ["vllm", "serve", model, *deployment.serve_args]
+    if deployment.preferred_path and not _names_itself(deployment):
+        # Staged or not, the API answers to the hub id.
+        argv += ["--served-model-name", deployment.model]
     if role is not None:
         argv += role.serve_args
         if deployment.kv_transfer is not None:
@@ -151,6 +155,10 @@ def _serve_argv(
     else:
         argv += ["--headless"]
     return tuple(argv)
+
+
+def _names_itself(deployment: Deployment) -> bool:
+    return any(argument.split("=", 1)[0] == "--served-model-name" for argument in deployment.serve_args)
 
 
 def _kv_config(text: str, role: str) -> str:

@@ -141,6 +141,8 @@ def rank_script(plan: LaunchPlan) -> str:
         "fi",
     ]
     lines += [f"GPUBENCH_NODE_{index}=${{NODES[{index}]}}" for index in range(plan.num_nodes)]
+    if plan.staged_check:
+        lines += ["", *_choose_model(plan)]
     lines += [_ports(plan)]
     if deployment.check_model_path:
         lines += ["", f"export GPUBENCH_MODEL_PATH={quote(deployment.model_path)}"]
@@ -153,6 +155,20 @@ def rank_script(plan: LaunchPlan) -> str:
         lines += ["", *_start(plan, rank, argv)]
     lines += [_watch(plan), ""]
     return "\n".join(lines)
+
+
+def _choose_model(plan: LaunchPlan) -> list[str]:
+    *most, last = command_lines(plan.staged_check, "  ")
+    return [
+        "# The staged model where every node has it, else the hub's: one server never mixes the two.",
+        f"GPUBENCH_MODEL={quote(plan.deployment.model_path)}",
+        "if \\",
+        *most,
+        f'{last} </dev/null >>"$FOLDER/staged-check.log" 2>&1',
+        "then",
+        f"  GPUBENCH_MODEL={quote(plan.deployment.preferred_path or '')}",
+        "fi",
+    ]
 
 
 def _watch(plan: LaunchPlan) -> str:
@@ -217,6 +233,8 @@ def _ports(plan: LaunchPlan) -> str:
     records.append("GPUBENCH_ROUTER_PORT")
     lines += [f"export {' '.join(records)}"]
     records += [f"GPUBENCH_NODE_{index}" for index in range(plan.num_nodes)]
+    if plan.staged_check:
+        records.append("GPUBENCH_MODEL")
     lines += ['note endpoint "$(']
     lines += [f"  printf '%s=%s\\n' {name} \"${name}\"" for name in records]
     lines += [')"']

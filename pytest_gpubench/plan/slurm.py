@@ -85,7 +85,19 @@ def plan_slurm(deployment: Deployment, site: Site) -> SlurmPlan:
         sbatch_options=tuple(_sbatch_options(plan)),
         commands=tuple(_rank_srun(plan, rank) for rank in plan.ranks),
         router_command=_rank_srun(plan, plan.router) if plan.router is not None else (),
+        staged_check=_staged_check(plan),
     )
+
+
+def _staged_check(plan: SlurmPlan) -> tuple[str, ...]:
+    """One task per node that looks for the preferred path as the container sees it."""
+    path = plan.deployment.preferred_path
+    if path is None:
+        return ()
+    nodes = str(plan.num_nodes)
+    argv = ["srun", "--overlap", "--nodes", nodes, "--ntasks", nodes, "--ntasks-per-node", "1"]
+    argv += plan.client_options()
+    return (*argv, "bash", "-c", 'test -e "$1"', "staged-check", path)
 
 
 def _sbatch_options(plan: SlurmPlan) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_gpubench.plan.launch import Site
-from pytest_gpubench.plan.slurm import SlurmPlan, plan_slurm
+from pytest_gpubench.plan.launch import LaunchPlan, Site
+from pytest_gpubench.plan.local import plan_local
+from pytest_gpubench.plan.slurm import plan_slurm
 from pytest_gpubench.recipe.types import (
     ContainerSettings,
     Deployment,
@@ -76,7 +77,7 @@ DISAGGREGATED = replace(
     serve_args=("--tensor-parallel-size", "4"),
 )
 
-CASES: dict[str, SlurmPlan] = {
+CASES: dict[str, LaunchPlan] = {
     "one-node": plan_slurm(ONE_NODE, SITE),
     "two-nodes": plan_slurm(TWO_NODES, SITE),
     "no-container": plan_slurm(TWO_NODES, replace(SITE, pyxis=False)),
@@ -96,6 +97,9 @@ CASES: dict[str, SlurmPlan] = {
     "staged-model": plan_slurm(
         replace(ONE_NODE, model_path="/scratch/models/DeepSeek V4", check_model_path=True), SITE
     ),
+    "preferred-model": plan_slurm(replace(TWO_NODES, preferred_path="/scratch/models/V4"), SITE),
+    "docker": plan_local(replace(ONE_NODE, runtime="docker"), SITE),
+    "native": plan_local(replace(ONE_NODE, runtime="native", image=None), SITE),
     "outside-the-mounts": plan_slurm(TWO_NODES, replace(SITE, folder="/data/r/deepseek/x", checkout="/data")),
     "disaggregated": plan_slurm(DISAGGREGATED, SITE),
 }

@@ -23,8 +23,9 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def rendered(name: str) -> str:
     plan = CASES[name]
-    options = shlex.join(["sbatch", "--parsable", *plan.sbatch_options, "job.sbatch"])
-    return f"# {options}\n{plan.script}"
+    options = list(getattr(plan, "sbatch_options", []))
+    submit = ["sbatch", "--parsable", *options] if options else ["bash"]
+    return f"# {shlex.join([*submit, plan.script_name])}\n{plan.script}"
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -81,7 +82,7 @@ def test_one_node_needs_no_cluster_flags() -> None:
 def test_secrets_are_named_but_never_written() -> None:
     plan = CASES["two-nodes"]
     assert "HF_TOKEN" in plan.script
-    assert "never-written" not in plan.script + repr(plan.sbatch_options)
+    assert "never-written" not in rendered("two-nodes")
 
 
 def test_workdir_is_the_checkout_as_the_container_sees_it() -> None:
