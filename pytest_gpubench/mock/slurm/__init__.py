@@ -1,0 +1,1 @@
+"""The Slurm commands of the mock."""
