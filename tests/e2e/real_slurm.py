@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
+from .freezer import Freezer
 from .processes import (
     Deadline,
     command_of,
@@ -31,17 +32,17 @@ from .processes import (
     stop_daemons,
     wait_until,
 )
+from .slurm_clients import SlurmClients
 from .slurm_conf import ClusterSpec, gres_conf, pick_ports, plugstack_conf, slurm_conf
 from .slurm_parts import CLIENTS, SYSTEM_PATH, compile_pyxis, program
 
-DAEMONS = ("munged", "slurmctld", "slurmd")
 NODE_VARIABLE = "GPUBENCH_TEST_NODE"
 UP_STATES = {"idle", "allocated", "mixed", "completing"}
 UP_SECONDS = 60.0
 DOWN_SECONDS = 60.0
 
 
-class RealSlurm:
+class RealSlurm(SlurmClients):
     """Brings a cluster up on entry and takes it down on exit, jobs and daemons, leaving no process.
 
     `folder` must not exist or be empty; logs stay there. Raises TimeoutError, with the ends of the daemons'
@@ -52,11 +53,12 @@ class RealSlurm:
         self, folder: Path, spec: ClusterSpec | None = None, *, up_seconds: float = UP_SECONDS
     ) -> None:
         self.folder = folder.resolve()
+        super().__init__(self.folder / "slurm.conf")
         self.spec = spec or ClusterSpec()
-        self.conf = self.folder / "slurm.conf"
         self._up_seconds = up_seconds
         self._munged: subprocess.Popen[bytes] | None = None
         self._controller: subprocess.Popen[bytes] | None = None
+        self._freezer: Freezer | None = None
         self._slurmds: dict[str, subprocess.Popen[bytes]] = {}
 
     # -- up and down -------------------------------------------------
@@ -92,9 +94,12 @@ class RealSlurm:
                 self.cancel_all()
         # A slurmd that still waits for a step does not end.
         kill_all(self.job_processes())
-        stop_daemons(*filter(None, (*self._slurmds.values(), self._controller, self._munged)))
+        stop_daemons(*self._daemons())
         self._slurmds.clear()
         self._controller = self._munged = None
+        if self._freezer is not None:
+            self._freezer.remove()
+            self._freezer = None
         while left := self.processes():
             kill_all(left)
             if deadline.left() == 0.0:
@@ -114,81 +119,33 @@ class RealSlurm:
 
     def processes(self) -> list[int]:
         """The ids of this cluster's live processes: daemons, steps, what the jobs run, clients."""
-        return find_processes(lambda pid: self._role(pid) is not None)
+        daemons = [daemon.pid for daemon in self._daemons() if daemon.poll() is None]
+        return sorted({*daemons, *self.job_processes(), *find_processes(self._is_client)})
 
     def job_processes(self, node: str | None = None) -> list[int]:
-        """The ids of the processes of steps, their keepers (slurmstepd) included; of one node or of all."""
-        names = (node,) if node else self.spec.nodes
-        return find_processes(lambda pid: self._role(pid) in names)
+        """The ids of what the jobs run, their keepers (slurmstepd) included; on one node or on all."""
+        grouped = self._freezer.pids(node) if self._freezer else []
+        names = {node} if node else set(self.spec.nodes)
+        # A keeper that was just started is in no group yet; it has its slurmd's environment.
+        fresh = find_processes(lambda pid: self._variable(pid, NODE_VARIABLE) in names)
+        return sorted({*grouped, *fresh} - {daemon.pid for daemon in self._daemons()})
 
-    def _role(self, pid: int) -> str | None:
-        """ "daemon", "client", the name of the node on which a step's process runs, or None: not ours."""
-        command = command_of(pid)
-        name = Path(command.split(maxsplit=1)[0]).name if command else ""
-        if name in DAEMONS and str(self.folder) in command:
-            return "daemon"
+    def _daemons(self) -> list[subprocess.Popen[bytes]]:
+        return [daemon for daemon in (*self._slurmds.values(), self._controller, self._munged) if daemon]
+
+    def _variable(self, pid: int, name: str) -> str | None:
         env = environment_of(pid)
-        if env.get("SLURM_CONF") != str(self.conf):
-            return None
-        # A step's keeper has what its slurmd was started with. A pytest that was handed env() is not ours.
-        return env.get("SLURMD_NODENAME") or env.get(NODE_VARIABLE) or ("client" if name in CLIENTS else None)
+        return env.get(name) if env.get("SLURM_CONF") == str(self.conf) else None
 
-    # -- using it ----------------------------------------------------
-
-    def env(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The caller's environment without its Slurm variables, with PATH and SLURM_CONF of this cluster."""
-        ours = ("SLURM", "SBATCH_", "SRUN_", "SPANK_")
-        clean = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
-        return {**clean, "PATH": SYSTEM_PATH, "SLURM_CONF": str(self.conf), **(extra or {})}
-
-    def run(
-        self,
-        *argv: str,
-        seconds: float = 30.0,
-        check: bool = True,
-        extra_env: Mapping[str, str] | None = None,
-        stdin: str = "",
-        cwd: Path | None = None,
-    ) -> subprocess.CompletedProcess[str]:
-        """Runs a client command.
-
-        Raises subprocess.TimeoutExpired, and with `check` AssertionError with the command's output.
-        """
-        done = subprocess.run(
-            argv,
-            env=self.env(extra_env),
-            input=stdin,
-            cwd=cwd,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-        )
-        if check and done.returncode != 0:
-            raise AssertionError(f"{' '.join(argv)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
-        return done
-
-    def job_state(self, job: str) -> str | None:
-        """The state of a job, e.g. "RUNNING"; None when the controller does not know its id (any more)."""
-        done = self.run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T", check=False)
-        return done.stdout.strip() or None
-
-    def wait_state(self, job: str, states: Collection[str | None], seconds: float = 30.0) -> str | None:
-        """Waits until a job is in one of `states` (None: unknown id) and returns which."""
-        deadline = Deadline(seconds, f"job {job} in {sorted(map(str, states))}")
-        while (state := self.job_state(job)) not in states:
-            deadline.check(f"it is {state}")
-            time.sleep(0.2)
-        return state
-
-    def live_jobs(self) -> list[str]:
-        """The ids of the jobs that wait, run or complete, whoever submitted them."""
-        return self.run("squeue", "--noheader", "--format=%i").stdout.split()
+    def _is_client(self, pid: int) -> bool:
+        # By its name too: a pytest that was handed env() is none.
+        called = Path(command_of(pid).partition(" ")[0]).name
+        return called in CLIENTS and self._variable(pid, "SLURM_CONF") is not None
 
     def cancel_all(self) -> None:
         """Cancels every job of this cluster and waits until none is left.
 
-        A process that left its step (a new session, its parent gone) is not found by proctrack/linuxproc and
-        keeps the job COMPLETING for ever: it is killed after KillWait and some seconds.
+        What a step cannot end by itself is killed after KillWait and five seconds.
         """
         deadline = Deadline(self.spec.kill_wait_s + 20.0, "all jobs cancelled")
         cancelled: set[str] = set()
@@ -211,11 +168,6 @@ class RealSlurm:
         self.wait_idle()
 
     # -- nodes -------------------------------------------------------
-
-    def node_states(self) -> dict[str, str]:
-        """Node name to state as sinfo prints it, e.g. {"gb300-01": "idle", "gb300-02": "down*"}."""
-        lines = self.run("sinfo", "--noheader", "--Node", "--format=%N %T").stdout.splitlines()
-        return dict(line.split() for line in lines)
 
     def wait_nodes(self, nodes: Iterable[str], states: Collection[str], seconds: float = 30.0) -> None:
         """Waits until each of `nodes` is in one of `states`."""
@@ -326,11 +278,6 @@ class RealSlurm:
 
     # -- inside ------------------------------------------------------
 
-    @property
-    def version(self) -> str:
-        """The version of this Slurm, e.g. "22.05.8". Without a slurm.conf even `sinfo --version` fails."""
-        return self.run("sinfo", "--version").stdout.split()[-1]
-
     def log_tails(self, lines: int = 8) -> str:
         """The last lines of every daemon's log, for error messages."""
         parts = []
@@ -353,6 +300,8 @@ class RealSlurm:
         if self.spec.pyxis:
             plugin = compile_pyxis(self.folder / "spank_pyxis.so")
             (self.folder / "plugstack.conf").write_text(plugstack_conf(plugin, self.folder))
+        self._freezer = Freezer(self.folder / "cgroup")
+        (self.folder / "cgroup.conf").write_text(self._freezer.conf())
         self.conf.write_text(slurm_conf(self.spec, pick_ports(self.spec), self.folder))
 
     def _start_munged(self) -> None:

@@ -47,20 +47,25 @@ class ClusterPorts:
     nodes: tuple[int, ...]
 
 
-def pick_ports(spec: ClusterSpec) -> ClusterPorts:
-    """Finds ports that are free now, below the range that the kernel gives to outgoing connections."""
-    wanted = 1 + len(spec.nodes)
+def free_ports(count: int) -> tuple[int, ...]:
+    """Finds TCP ports that are free now, below the range that the kernel gives to outgoing connections."""
     found: list[int] = []
     for port in random.sample(range(20_000, 30_000), 200):
         with socket.socket() as probe:
             try:
-                probe.bind(("127.0.0.1", port))
+                probe.bind(("", port))
             except OSError:
                 continue
         found.append(port)
-        if len(found) == wanted:
-            return ClusterPorts(found[0], tuple(found[1:]))
-    raise RuntimeError(f"no {wanted} free ports between 20000 and 30000")
+        if len(found) == count:
+            return tuple(found)
+    raise RuntimeError(f"no {count} free ports between 20000 and 30000")
+
+
+def pick_ports(spec: ClusterSpec) -> ClusterPorts:
+    """Finds free ports for the controller and the nodes of a cluster."""
+    controller, *nodes = free_ports(1 + len(spec.nodes))
+    return ClusterPorts(controller, tuple(nodes))
 
 
 def controller_host() -> str:
@@ -86,8 +91,7 @@ def slurm_conf(spec: ClusterSpec, ports: ClusterPorts, folder: Path) -> str:
         "SlurmdPidFile": f"{folder}/slurmd-%n.pid",
         "SlurmctldLogFile": f"{folder}/slurmctld.log",
         "SlurmdLogFile": f"{folder}/slurmd-%n.log",
-        # Nothing here needs cgroups, which a container or a small machine may not offer.
-        "ProctrackType": "proctrack/linuxproc",
+        "ProctrackType": "proctrack/cgroup",  # see freezer.py
         "TaskPlugin": "task/none",
         "JobAcctGatherType": "jobacct_gather/none",
         "AccountingStorageType": "accounting_storage/none",

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from .freezer import has_freezer
+
 HERE = Path(__file__).resolve().parent
 SPANK_HEADER = Path("/usr/include/slurm/spank.h")
 CLIENTS = ("srun", "sbatch", "salloc", "scancel", "squeue", "scontrol", "sinfo")
@@ -29,6 +31,8 @@ def missing_parts(*, pyxis: bool = True) -> list[str]:
     missing += [f"no {name}" for name in wanted if shutil.which(name, path=SYSTEM_PATH) is None]
     if pyxis and not SPANK_HEADER.exists():
         missing.append(f"no {SPANK_HEADER} (libslurm-dev)")
+    if not has_freezer():
+        missing.append("no cgroup freezer in this kernel")
     return missing
 
 

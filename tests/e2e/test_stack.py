@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from .processes import command_of
+from . import freezer
+from .freezer import Freezer
+from .processes import command_of, find_processes, wait_until
 from .real_slurm import RealSlurm
 from .slurm_conf import ClusterSpec
 
+ROOT = Path(__file__).parents[RealSlurm.__module__.count(".")]
 IMAGE = "--container-image=registry/vllm:1"
 
 
 def submit(slurm: RealSlurm, *argv: str, script: str = "sleep 300") -> str:
     return slurm.run("sbatch", "--parsable", "--output=/dev/null", *argv, f"--wrap={script}").stdout.strip()
+
+
+def names(pids: list[int]) -> set[str]:
+    return {command_of(pid).partition(" ")[0].rpartition("/")[2] for pid in pids}
+
+
+def every_name() -> set[str]:
+    return names(find_processes(lambda _: True))
 
 
 def step(slurm: RealSlurm, *argv: str, **extra_env: str) -> subprocess.CompletedProcess[str]:
@@ -71,10 +84,13 @@ def test_a_job_outlives_a_controller_that_restarts(slurm: RealSlurm) -> None:
     assert slurm.job_state(job) == "RUNNING"
 
 
-def test_clients_of_a_hung_controller_wait(slurm: RealSlurm) -> None:
-    with slurm.controller_hung(), pytest.raises(subprocess.TimeoutExpired):
-        slurm.run("squeue", seconds=3)
-    assert slurm.live_jobs() == []
+def test_a_submission_that_timed_out_is_queued_all_the_same(slurm: RealSlurm) -> None:
+    with slurm.controller_hung():
+        done = slurm.run("sbatch", "--parsable", "--job-name=lost", "--wrap=sleep 300", check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Socket timed out on send/recv operation" in done.stderr
+    found = "squeue", "--noheader", "--name=lost", "--format=%i"
+    wait_until(lambda: len(slurm.run(*found).stdout.split()) == 1, 10, "the job nobody was told of")
 
 
 def test_a_step_waits_for_a_busy_node_unless_it_overlaps(slurm: RealSlurm) -> None:
@@ -190,14 +206,74 @@ def test_a_malformed_container_option_stops_srun_and_sbatch(
 
 
 def test_take_down_leaves_no_process(tmp_path: Path) -> None:
-    stubborn = "trap '' TERM; (setsid sleep 300 &) ; while :; do sleep 1; done"
+    # A process that ignores SIGTERM, and an orphan that nothing but its control group ties to its step.
+    orphan = "env -i setsid bash -c 'exec -a renamed-orphan sleep 300'"
+    stubborn = f"trap '' TERM; ({orphan} &) ; while :; do sleep 1; done"
     with RealSlurm(tmp_path / "s", ClusterSpec(kill_wait_s=1)) as slurm:
-        job = submit(slurm, "--nodes=2", script=f"srun --ntasks-per-node=1 bash -c {stubborn!r}")
+        job = submit(slurm, "--nodes=2", script=f"srun --ntasks-per-node=1 bash -c {shlex.quote(stubborn)}")
         slurm.wait_state(job, {"RUNNING"})
-        with slurm.controller_hung():
-            names = {command_of(pid).split()[0].rpartition("/")[2] for pid in slurm.processes()}
-        assert {"munged", "slurmctld", "slurmd", "slurmstepd:"} <= names
+        wait_until(lambda: "renamed-orphan" in names(slurm.processes()), 10, "the orphans")
+        assert {"munged", "slurmctld", "slurmd", "slurmstepd:"} <= names(slurm.processes())
     assert slurm.processes() == []
+    assert "renamed-orphan" not in every_name()
+
+
+def test_a_cancelled_job_takes_its_orphans_along(slurm: RealSlurm) -> None:
+    orphan = "(setsid bash -c 'exec -a cancelled-orphan sleep 300' &); sleep 300"
+    job = submit(slurm, script=f"srun bash -c {shlex.quote(orphan)}")
+    wait_until(lambda: "cancelled-orphan" in names(slurm.job_processes("gb300-01")), 10, "the orphan")
+    slurm.run("scancel", job)
+    slurm.wait_state(job, {"CANCELLED"})
+    wait_until(lambda: slurm.job_processes() == [], 10, "the end of its processes")
+    assert "cancelled-orphan" not in every_name()
+
+
+def test_a_cluster_whose_test_process_was_killed_is_cleaned_up(tmp_path: Path) -> None:
+    script = f"""
+import sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from pathlib import Path
+from {RealSlurm.__module__} import RealSlurm
+slurm = RealSlurm(Path({str(tmp_path)!r}) / "s")
+slurm.start()
+slurm.run("sbatch", "--output=/dev/null", "--wrap=bash -c 'exec -a left-behind sleep 300'")
+print("up", flush=True)
+time.sleep(300)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as test_process:
+        try:
+            assert test_process.stdout is not None
+            assert test_process.stdout.readline() == "up\n"
+            wait_until(lambda: "left-behind" in every_name(), 10, "the job")
+        finally:
+            test_process.kill()
+    conf = f"{tmp_path}/s/slurm.conf"
+    wait_until(lambda: not find_processes(lambda pid: conf in command_of(pid)), 10, "the end of its daemons")
+    assert "left-behind" in every_name()
+    Freezer(tmp_path / "next").remove()
+    assert "left-behind" not in every_name()
+
+
+def test_the_freezer_is_mounted_where_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freezer, "MOUNTED", tmp_path / "no")
+    group = Freezer(tmp_path / "cgroup")
+    assert (tmp_path / "cgroup/freezer/cgroup.procs").read_text() == ""
+    group.remove()
+    assert list((tmp_path / "cgroup/hierarchy").iterdir()) == []
+
+
+def test_a_preempted_job_is_requeued(tmp_path: Path) -> None:
+    spec = ClusterSpec(
+        options={"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"},
+        extra_lines=("PartitionName=urgent Nodes=gb300-[01-02] PriorityTier=10 State=UP",),
+    )
+    with RealSlurm(tmp_path / "s", spec) as slurm:
+        job = submit(slurm, "--nodes=2", "--exclusive", "--requeue")
+        slurm.wait_state(job, {"RUNNING"})
+        urgent = submit(slurm, "--nodes=2", "--exclusive", "--partition=urgent")
+        slurm.wait_state(urgent, {"RUNNING"}, seconds=60)
+        assert slurm.job_state(job) == "PENDING"
+        assert " Restarts=1 " in slurm.run("scontrol", "--oneliner", "show", "job", job).stdout
 
 
 def test_a_finished_job_is_forgotten(tmp_path: Path) -> None:
