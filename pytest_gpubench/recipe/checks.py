@@ -76,7 +76,7 @@ def check_image(source: Source, *, nightly_run: bool) -> None:
     image, profile = source.image, source.profile
     where: KeyPath = ("vllm", "image") if image.source == "recipe" else ("gpu",)
     origin = "" if image.source == "recipe" else f" ({image.source})"
-    if profile.runtime == "native":
+    if profile.runtime == "native" or (profile.runtime == "slurm" and profile.container.runtime == "none"):
         return  # vLLM is installed where it runs; no image is started
     problem = image_problem(image.name)
     if problem is not None:

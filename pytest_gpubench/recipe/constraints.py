@@ -103,28 +103,33 @@ def reject(points: Sequence[Point], constraints: Sequence[Constraint]) -> list[P
     """The points, those that a constraint refuses with the reason and the points that are allowed."""
     if not constraints:
         return list(points)
-    facts = {point.id: facts_of(point) for point in points if point.kind == "serving"}
-    refused = {
-        point.id: constraint
-        for constraint in reversed(constraints)
-        for point in points
-        if point.id in facts and _refuses(constraint, facts[point.id])
-    }
+    facts = {point.id: facts_of(point) for point in points if point.load is not None}
+    refused: dict[str, Constraint] = {}
+    for point in points:
+        if point.load is None:
+            continue
+        for constraint in constraints:
+            if _judges(constraint, point) and _refuses(constraint, facts[point.id]):
+                refused[point.id] = constraint
+                break
     if not refused:
         return list(points)
     result: list[Point] = []
     for point in points:
-        constraint = refused.get(point.id)
-        if constraint is None:
+        refusing = refused.get(point.id)
+        if refusing is None:
             result.append(point)
             continue
         allowed = [
-            other
-            for other, known in facts.items()
-            if other not in refused and _matches(constraint.when, known)
+            other for other, known in facts.items() if other not in refused and _matches(refusing.when, known)
         ]
-        result.append(replace(point, rejected=_explain(constraint, facts[point.id], allowed)))
+        result.append(replace(point, rejected=_explain(refusing, facts[point.id], allowed)))
     return result
+
+
+def _judges(constraint: Constraint, point: Point) -> bool:
+    """A search for the best concurrency has none yet, so what speaks of it says nothing of the search."""
+    return point.kind == "serving" or not {"conc", "num_prompts"} & {*constraint.when, *constraint.require}
 
 
 def _refuses(constraint: Constraint, facts: Mapping[str, object]) -> bool:

@@ -11,14 +11,21 @@ from pytest_gpubench.recipe.checks import check_arguments, check_fit, check_gloo
 from pytest_gpubench.recipe.disagg import disaggregated
 from pytest_gpubench.recipe.labels import labels_of
 from pytest_gpubench.recipe.models import DeploymentModel, PointModel
-from pytest_gpubench.recipe.parallel import SIZE_FLAGS, max_model_len, parallel_of, without_sizes
+from pytest_gpubench.recipe.parallel import (
+    SIZE_FLAGS,
+    has_option,
+    max_model_len,
+    parallel_id,
+    parallel_of,
+    without_sizes,
+)
 from pytest_gpubench.recipe.profiles import deadlines_of
 from pytest_gpubench.recipe.source import Source, allocation_of, check_counts, divisor_of, serve_arguments
 from pytest_gpubench.recipe.staging import Staged, stage_model
 from pytest_gpubench.recipe.types import ClientSettings, Deployment, Labels, Pairs, Parallel
 from pytest_gpubench.recipe.yaml import KeyPath
 
-__all__ = ["Built", "DeploymentBuilder", "parallel_id"]
+__all__ = ["Built", "DeploymentBuilder"]
 
 
 @dataclass(frozen=True)
@@ -36,17 +43,6 @@ class _Variant:
 
     suffix: str = ""
     arguments: tuple[str, ...] = ()
-
-
-def parallel_id(parallel: Parallel, *, expert: bool) -> str:
-    """``tp2-dp4-ep``: TP always, the others where they are more than 1, ``ep`` where it is on."""
-    parts = [f"tp{parallel.tp}"]
-    parts += [
-        f"{name}{getattr(parallel, name)}"
-        for name in ("pp", "dp", "pcp", "dcp")
-        if getattr(parallel, name) > 1
-    ]
-    return "-".join([*parts, "ep"] if expert else parts)
 
 
 class DeploymentBuilder:
@@ -111,7 +107,8 @@ class DeploymentBuilder:
         else:
             arguments = [*self._sized(point, where), *own, *variant.arguments]
             deployment = self._aggregated(base, arguments, point, where)
-            suffix = parallel_id(deployment.parallel, expert="ep" in _on(deployment))
+            expert = has_option(deployment.serve_args, "enable-expert-parallel")
+            suffix = parallel_id(deployment.parallel, expert=expert)
         if point is not None and point.num_nodes is not None and disagg is None:
             suffix += f"-{point.num_nodes}n"
         suffix += variant.suffix
@@ -119,9 +116,19 @@ class DeploymentBuilder:
             deployment = replace(deployment, env=_merged(deployment.env, own_env))
             suffix += "-x" + _digest([own, own_env])
         deployment = replace(deployment, id=suffix)
+        self._claim(deployment, where)
         check_arguments(self.source, deployment, self.place if point is None else where)
         check_gloo(self.source, deployment, where)
         return Built(deployment, labels_of(self.source, deployment, point), self._max_len(deployment, where))
+
+    def _claim(self, deployment: Deployment, where: KeyPath) -> None:
+        first, place = self._ids.setdefault(deployment.id, (deployment, where))
+        if first != deployment:
+            self.source.problems.add(
+                where,
+                f"this server differs from the one at {self.source.file.at(place)} but would have the same "
+                f"id {deployment.id!r}; write the difference as serve_args or env of the point",
+            )
 
     def _aggregated(
         self, base: Deployment, arguments: Sequence[str], point: PointModel | None, where: KeyPath
@@ -166,8 +173,6 @@ class DeploymentBuilder:
         return arguments
 
     def _expert(self, arguments: list[str], wanted: bool | int, where: KeyPath) -> list[str]:
-        from pytest_gpubench.recipe.parallel import has_option
-
         sizes = parallel_of(arguments)
         whole = sizes.tp * sizes.dp * sizes.pcp
         if not isinstance(wanted, bool) and wanted not in (1, whole):
@@ -245,12 +250,6 @@ def _key(point: PointModel) -> object:
         return (sizes, ep)
     own = point.model_dump(include={"serve_args", "serve", "env", "prefill", "decode"})
     return (sizes, ep, json.dumps(own, sort_keys=True, default=str))
-
-
-def _on(deployment: Deployment) -> tuple[str, ...]:
-    from pytest_gpubench.recipe.parallel import has_option
-
-    return ("ep",) if has_option(deployment.serve_args, "enable-expert-parallel") else ()
 
 
 def _merged(env: Pairs, own: dict[str, str]) -> Pairs:

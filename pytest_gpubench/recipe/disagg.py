@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_gpubench.recipe.models import DeploymentModel, RoleModel
+from pytest_gpubench.recipe.parallel import parallel_id
 from pytest_gpubench.recipe.problems import near
 from pytest_gpubench.recipe.source import Allocation, Source, allocation_of, serve_arguments
 from pytest_gpubench.recipe.types import Deployment, Parallel, Role, RouterSettings
@@ -119,8 +120,6 @@ def _expert(model: RoleModel) -> bool:
 
 
 def _role_id(role: Role, model: RoleModel, letter: str) -> str:
-    from pytest_gpubench.recipe.deployments import parallel_id
-
     return f"{role.workers}{letter}-{parallel_id(role.parallel, expert=_expert(model))}"
 
 

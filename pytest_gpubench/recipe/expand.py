@@ -169,8 +169,12 @@ class _Expansion:
         )
 
     def _claim(self, point_id: str, where: KeyPath) -> None:
-        first = self.seen.setdefault(point_id, where)
-        if first is not where:
+        first = self.seen.get(point_id)
+        if first is None:
+            self.seen[point_id] = where
+        elif first == where:
+            self.source.problems.add(where, f"this gives the point {point_id!r} twice; list each value once")
+        else:
             self.source.problems.add(
                 where,
                 f"this is the point {point_id!r} again, which {self.source.file.at(first)} already gives; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_gpubench.recipe.models import Metadata, PointModel
-from pytest_gpubench.recipe.parallel import SIZE_FLAGS, find_option
+from pytest_gpubench.recipe.parallel import SIZE_FLAGS, find_option, has_option
 from pytest_gpubench.recipe.source import Source
 from pytest_gpubench.recipe.types import Deployment, Labels, Parallel
 
@@ -38,9 +38,7 @@ def labels_of(source: Source, deployment: Deployment, point: PointModel | None) 
     tp, dp, ep = (None, None, None) if own_sizes else (metadata.tp, metadata.dp, metadata.ep)
     if dp is None and (find_option(deployment.serve_args, SIZE_FLAGS["dp"]) or (disagg and parallel.dp > 1)):
         dp = parallel.dp
-    if (ep is None and parallel.ep > 1) or (
-        ep is None and "--enable-expert-parallel" in deployment.serve_args
-    ):
+    if ep is None and (parallel.ep > 1 or has_option(deployment.serve_args, "enable-expert-parallel")):
         ep = 1
     spec = point.spec_decoding if point is not None and point.spec_decoding else metadata.spec_decoding
     dp_attention = point.dp_attention if point is not None else None

@@ -11,7 +11,7 @@ from pytest_gpubench.recipe.expand import expand
 from pytest_gpubench.recipe.images import resolve_image
 from pytest_gpubench.recipe.models import RecipeModel
 from pytest_gpubench.recipe.problems import Problems, validate
-from pytest_gpubench.recipe.profiles import find_profiles, load_profile
+from pytest_gpubench.recipe.profiles import find_profiles, load_profile, with_recipe_env
 from pytest_gpubench.recipe.source import Source
 from pytest_gpubench.recipe.types import Recipe
 from pytest_gpubench.recipe.yaml import load_yaml
@@ -44,6 +44,8 @@ def load_recipe(path: Path, context: LoadContext) -> Recipe:
     model = validate(RecipeModel, file, file.value)
     problems = Problems(file)
     profile, profile_file = load_profile(find_profiles(path, context.profiles), model.gpu, problems)
+    profile = with_recipe_env(profile, model.vllm.env or {}, problems)
+    problems.finish()
     image = resolve_image(context.env, model.vllm.image, profile.image_repo)
     source = Source(path.stem, file, model, profile, profile_file, image, problems)
     check_image(source, nightly_run=context.env.get("NIGHTLY", "").strip().lower() in _TRUE)

@@ -13,6 +13,7 @@ __all__ = [
     "has_option",
     "launcher_owned",
     "max_model_len",
+    "parallel_id",
     "parallel_of",
     "without_sizes",
 ]
@@ -112,6 +113,17 @@ def parallel_of(arguments: Sequence[str]) -> Parallel:
     if has_option(arguments, _EXPERT):
         return Parallel(base.tp, base.pp, base.dp, base.tp * base.dp * base.pcp, base.pcp, base.dcp)
     return base
+
+
+def parallel_id(parallel: Parallel, *, expert: bool) -> str:
+    """``tp2-dp4-ep``: TP always, the others where they are more than 1, ``ep`` where it is on."""
+    parts = [f"tp{parallel.tp}"]
+    parts += [
+        f"{name}{getattr(parallel, name)}"
+        for name in ("pp", "dp", "pcp", "dcp")
+        if getattr(parallel, name) > 1
+    ]
+    return "-".join([*parts, "ep"] if expert else parts)
 
 
 def without_sizes(arguments: Sequence[str], shorts: Sequence[str]) -> list[str]:

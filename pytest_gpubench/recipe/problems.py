@@ -66,14 +66,16 @@ class Problems:
             raise RecipeError(list(unique))
 
 
+def close_words(word: str, known: Iterable[str]) -> list[str]:
+    """At most two known words close to ``word``, the closest first."""
+    lowered = {name.lower(): name for name in known}
+    return [lowered[name] for name in difflib.get_close_matches(word.lower(), lowered, n=2, cutoff=0.6)]
+
+
 def near(word: str, known: Iterable[str]) -> str:
     """``; did you mean 'x'?`` with the known words closest to ``word``, or nothing."""
-    names = list(known)
-    lowered = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(word.lower(), lowered, n=2, cutoff=0.6)
-    if not close:
-        return ""
-    return f"; did you mean {' or '.join(repr(lowered[name]) for name in close)}?"
+    close = close_words(word, known)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def validate(model: type[ModelT], file: YamlFile, data: object, where: KeyPath = ()) -> ModelT:
@@ -82,8 +84,17 @@ def validate(model: type[ModelT], file: YamlFile, data: object, where: KeyPath =
         return model.model_validate(data)
     except ValidationError as error:
         problems = Problems(file)
-        for item in error.errors(include_url=False):
-            _report(problems, model, where, item)
+        items = error.errors(include_url=False)
+        suggested = {
+            (tuple(item["loc"][:-1]), name)
+            for item in items
+            if item["type"] == "extra_forbidden"
+            for name in close_words(str(item["loc"][-1]), _fields_at(model, tuple(item["loc"][:-1])))
+        }
+        for item in items:
+            # A mistyped key is also a missing one; the near key says it all.
+            if item["type"] != "missing" or (tuple(item["loc"][:-1]), item["loc"][-1]) not in suggested:
+                _report(problems, model, where, item)
         problems.finish()
         raise RecipeError(f"{file.path}: {error}") from error
 
@@ -102,7 +113,8 @@ def _report(problems: Problems, model: type[BaseModel], base: KeyPath, item: Any
     if kind == "missing":
         problems.add(base + location, "is required and missing")
         return
-    location = location[:-1] if location and location[-1] == "[key]" else location
+    of_key = bool(location) and location[-1] == "[key]"
+    location = location[:-1] if of_key else location
     while location and not problems.file.holds(base + location):
         location = location[:-1]
     text = _EXPECTED.get(kind) or item["msg"].removeprefix("Value error, ")
@@ -111,7 +123,7 @@ def _report(problems: Problems, model: type[BaseModel], base: KeyPath, item: Any
     given = item["input"]
     if kind != "gpubench" and not isinstance(given, (Mapping, BaseModel)) and "(got " not in text:
         text += f" (got {shown(given)})"
-    problems.add(base + location, text)
+    problems.add(base + location, text, key=of_key)
 
 
 def _fields_at(model: type[BaseModel], location: KeyPath) -> list[str]:

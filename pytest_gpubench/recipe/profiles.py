@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,7 +21,7 @@ from pytest_gpubench.recipe.problems import Problems, near, validate
 from pytest_gpubench.recipe.slurm_forms import gres_gpus, mount_problem, time_seconds
 from pytest_gpubench.recipe.yaml import KeyPath, YamlFile, load_yaml, written
 
-__all__ = ["PLATFORMS", "ProfileModel", "find_profiles", "load_profile", "profile_of"]
+__all__ = ["PLATFORMS", "ProfileModel", "find_profiles", "load_profile", "profile_of", "with_recipe_env"]
 
 PLATFORMS = ("gb300", "gb200", "b300", "b200", "h200", "h100", "mi300x", "mi325x", "mi355x")
 """Platforms that have a marker of their own."""
@@ -126,7 +127,7 @@ def load_profile(path: Path, name: str, problems: Problems) -> tuple[types.Profi
         raise file.error((), "expected a mapping of profiles")
     if name not in file.value:
         names = ", ".join(file.value)
-        problems.add(("gpu",), f"unknown profile{near(name, file.value)}; {path} has {names} (got {name!r})")
+        problems.add(("gpu",), f"{path} has no profile {name!r}{near(name, file.value)} (it has {names})")
         problems.finish()
     return profile_of(file, name), file
 
@@ -144,7 +145,7 @@ def profile_of(file: YamlFile, name: str) -> types.Profile:
     folded = fold_settings(model.env or {}, (name, "env"), problems)
     slurm = _slurm(model.slurm, folded)
     container = _container(model.container, folded)
-    _check(problems, name, slurm, container, from_env=model.slurm is None)
+    _check(problems, slurm, container, (name,), (name, "env"))
     problems.finish()
     return types.Profile(
         name=name,
@@ -205,15 +206,14 @@ def _container(model: ContainerModel | None, folded: FoldedSettings) -> types.Co
 
 def _check(
     problems: Problems,
-    name: str,
     slurm: types.SlurmSettings,
     container: types.ContainerSettings,
-    *,
-    from_env: bool,
+    base: KeyPath,
+    env: KeyPath,
 ) -> None:
-    """What can be judged without a recipe: mounts, gres, time."""
-    mounts: KeyPath = (name, "container", "mounts")
-    env: KeyPath = (name, "env")
+    """Mounts and gres, written below ``base`` or as perf-eval's keys in the environment at ``env``."""
+    mounts: KeyPath = (*base, "container", "mounts")
+    gres: KeyPath = (*base, "slurm", "gres")
     for index, mount in enumerate(container.mounts):
         problem = mount_problem(mount)
         if problem is not None:
@@ -224,14 +224,26 @@ def _check(
             )
             problems.add(where, f"{problem} (got {mount!r})")
     if container.workdir is not None and not container.workdir.startswith("/"):
-        problems.add((name, "container", "workdir"), f"expected an absolute path (got {container.workdir!r})")
-    if slurm.gres is not None:
-        where = (
-            (name, "slurm", "gres")
-            if problems.file.holds((name, "slurm", "gres"))
-            else (*env, "PERF_EVAL_SLURM_GRES")
+        problems.add(
+            (*base, "container", "workdir"), f"expected an absolute path (got {container.workdir!r})"
         )
+    if slurm.gres is not None:
+        where = gres if problems.file.holds(gres) else (*env, "PERF_EVAL_SLURM_GRES")
         try:
             gres_gpus(slurm.gres)
         except ValueError as error:
             problems.add(where, f"{error} (got {slurm.gres!r})")
+
+
+def with_recipe_env(profile: types.Profile, env: Mapping[str, str], problems: Problems) -> types.Profile:
+    """The profile with the launcher's keys of a recipe's own ``vllm.env``, which win as in perf-eval."""
+    where: KeyPath = ("vllm", "env")
+    folded = fold_settings(env, where, problems)
+    if not folded.slurm and not folded.container:
+        return profile
+    slurm = replace(profile.slurm, **folded.slurm)
+    container = replace(profile.container, **folded.container)
+    own_container = types.ContainerSettings(**folded.container)
+    own_slurm = types.SlurmSettings(gres=folded.slurm.get("gres"))
+    _check(problems, own_slurm, own_container, (), where)
+    return replace(profile, slurm=slurm, container=container)

@@ -126,17 +126,18 @@ def _glob(pattern: str, catalogue: _Catalogue, cwd: Path) -> list[Path]:
         if any(fnmatch.fnmatchcase(word, pattern) for word in (path.stem, below))
         or fnmatch.fnmatchcase(catalogue.name_of(path) or "", pattern)
     ]
-    if found or not pattern.endswith(_SUFFIXES):
+    if found or not ("/" in pattern or pattern.endswith(_SUFFIXES)):
         return found
+    base, below = (Path("/"), pattern.lstrip("/")) if pattern.startswith("/") else (cwd, pattern)
     try:
-        paths = (
-            sorted(Path(pattern).parent.glob(Path(pattern).name))
-            if Path(pattern).is_absolute()
-            else sorted(cwd.glob(pattern))
-        )
+        paths = sorted(base.glob(below))
     except (ValueError, OSError, NotImplementedError):
         return []
-    return [path for path in paths if path.is_file() and path.name not in _NOT_RECIPES]
+    return [
+        path
+        for path in paths
+        if path.suffix in _SUFFIXES and path.name not in _NOT_RECIPES and path.is_file()
+    ]
 
 
 def _unknown(name: str, catalogue: _Catalogue) -> str:

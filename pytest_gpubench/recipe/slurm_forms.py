@@ -63,7 +63,7 @@ def gres_gpus(text: str) -> int | None:
         if len(fields) > 1 and fields[-1].isdigit():
             count = int(fields[-1])
         elif len(fields) == 3:
-            raise ValueError(f"expected a count after the last colon (got {fields[-1]!r})")
+            raise ValueError("expected a count after the last colon, such as gpu:gb300:4")
         total = (total or 0) + count
     return total
 
