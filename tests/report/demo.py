@@ -22,7 +22,7 @@ SWEEP = {
     "dp8": (Parallel(dp=8, ep=8), 84.0, 4300.0, (16, 64, 256, 1024)),
 }
 LAUNCH = {"tp8": 402.0, "tp2-dp4": 431.0, "dp8": 455.0}
-GATES = Gates(floors=(("tput_per_gpu", 250.0),), ceilings=(("median_ttft", 2.5), ("p99_ttft", 6.0)))
+GATES = Gates(floors=(("tput_per_gpu", 90.0),), ceilings=(("median_ttft", 1.0), ("p99_ttft", 60.0)))
 
 
 def demo_rows(run_id: str = "demo-1", *, speed: float = 1.0, failing: bool = True) -> list[dict[str, JSON]]:

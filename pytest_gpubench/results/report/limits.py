@@ -21,19 +21,26 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Limit:
-    """``metric`` must not be below (floor) or above (ceiling) ``value`` where it applies."""
+    """``metric`` must not be below (floor) or above (ceiling) ``value`` for ``scopes``: deployment and load.
+
+    ``everywhere``: that is every deployment under every load.
+    """
 
     metric: str
     kind: str
     value: float
     scopes: tuple[str, ...]
+    everywhere: bool = False
 
     @property
     def label(self) -> str:
         """What stands beside the line."""
         info = metric(self.metric) or Metric(self.metric, "", None)
-        where = self.scopes[0] if len(self.scopes) == 1 else f"{len(self.scopes)} groups of points"
-        return f"{self.kind} {info.show(self.value)} ({where})"
+        text = f"{self.kind} {info.show(self.value)}"
+        if self.everywhere:
+            return text
+        more = f" and {len(self.scopes) - 2} more" if len(self.scopes) > 2 else ""
+        return f"{text} ({', '.join(self.scopes[:2])}{more})"
 
 
 def find_limits(
@@ -41,15 +48,20 @@ def find_limits(
 ) -> list[Limit]:
     """Every limit on a metric that the charts can show; equal limits are one line."""
     found: dict[tuple[str, str, float], dict[str, None]] = {}
+    every: set[str] = set()
     for row in rows:
         scope = f"{row.get('deployment')} {load_name(row)}"
+        every.add(scope)
         gates = row.get("gates")
         if gates is None and plans:
             gates = plans.get((str(row.get("workload")), str(row.get("point"))))
         for name, kind, value in [*_of_gates(gates), *_of_violations(row.get("violations"))]:
             if name in X_METRICS or name in Y_METRICS:
                 found.setdefault((name, kind, value), {}).setdefault(scope)
-    return [Limit(*key, scopes=tuple(scopes)) for key, scopes in found.items()]
+    return [
+        Limit(*key, scopes=tuple(scopes), everywhere=len(scopes) == len(every))
+        for key, scopes in found.items()
+    ]
 
 
 def _of_gates(gates: JSON) -> list[tuple[str, str, float]]:

@@ -53,10 +53,11 @@ function layout(extra) {
   const merged = {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: colour("ink"), family: "system-ui, sans-serif", size: 13 },
-    margin: { l: 64, r: 18, t: 14, b: 52 }, hovermode: "closest",
+    margin: { l: 64, r: 18, t: 30, b: 52 }, hovermode: "closest",
     hoverlabel: {
       bgcolor: colour("card"), bordercolor: colour("line"), font: { color: colour("ink") }, align: "left",
     },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("muted"), activecolor: colour("accent") },
     legend: { orientation: "h", y: -0.17, yanchor: "top", x: 0, font: { size: 12 } },
     ...extra,
   };
@@ -87,72 +88,90 @@ function hover(row) {
     "<br>" + escaped(text("run", row));
 }
 
-function limitShapes(metric, axis) {
-  return data.limits.filter((limit) => limit.metric === metric).slice(0, LINES_SHOWN).map((limit) => ({
+// A gate far outside the points would squeeze them into a corner: the note names it instead of a line.
+const near = (limit, low, high) => limit.value <= 1.5 * high && limit.value >= low / 1.5;
+const limitsOf = (metric) => data.limits.filter((limit) => limit.metric === metric);
+
+// A label stands where its chart has no points: curves fall to the right, TTFT rises from the left.
+function limitShape(limit, axis, chart) {
+  const left = axis === "y" && chart === "chart-intvty";
+  return {
     type: "line", layer: "above",
     x0: axis === "x" ? limit.value : 0, x1: axis === "x" ? limit.value : 1,
     y0: axis === "y" ? limit.value : 0, y1: axis === "y" ? limit.value : 1,
     xref: axis === "x" ? "x" : "paper", yref: axis === "y" ? "y" : "paper",
     line: { color: colour("bad"), width: 1.5, dash: "dash" },
     label: {
-      text: escaped(limit.label), font: { color: colour("bad"), size: 11 },
-      textposition: "end", yanchor: "bottom", xanchor: "right", textangle: axis === "x" ? -90 : 0,
+      text: escaped(limit.label), font: { color: colour("bad"), size: 11 }, padding: 4,
+      textposition: axis === "x" ? "middle" : left ? "start" : "end", yanchor: "bottom",
+      xanchor: axis === "x" ? "center" : left ? "left" : "right", textangle: axis === "x" ? -90 : 0,
     },
-  }));
+  };
+}
+
+function axisOf(metric, values, limits) {
+  const all = [...values, ...limits.map((limit) => limit.value)];
+  let low = Infinity, high = 0;
+  for (const value of all) { low = Math.min(low, value); high = Math.max(high, value); }
+  const wide = metric.endsWith("ttft") && low > 0 && high / low > 30;
+  return {
+    title: { text: TITLES[metric] + (wide ? ", logarithmic" : "") }, type: wide ? "log" : "linear",
+    range: wide ? [Math.log10(low) - 0.1, Math.log10(high) + 0.1] : [0, 1.08 * (high || 1)],
+  };
+}
+
+function seriesTraces(series, x, y, type) {
+  const hue = HUES[theme.now][series.hue % 8];
+  const symbol = SYMBOLS[series.run % SYMBOLS.length];
+  const card = colour("card");
+  const front = series.fronts[y + " " + x];
+  const rows = series.rows.filter((row) => figure(x, row) !== null && figure(y, row) !== null);
+  const made = [];
+  if (front.length > 1) made.push({
+    type, mode: "lines", name: series.name, legendgroup: series.name, meta: "front", hoverinfo: "skip",
+    x: front.map((row) => figure(x, row)), y: front.map((row) => figure(y, row)),
+    line: { color: hue, width: 2, dash: type === "scatter" ? DASHES[series.run % DASHES.length] : "solid" },
+  });
+  if (rows.length) made.push({
+    type, mode: "markers", name: series.name, legendgroup: series.name, meta: "points",
+    showlegend: front.length < 2,
+    x: rows.map((row) => figure(x, row)), y: rows.map((row) => figure(y, row)), customdata: rows,
+    text: rows.map(hover), hovertemplate: "%{text}<extra></extra>",
+    marker: {
+      color: hue, size: type === "scatter" ? 9 : 5,
+      symbol: rows.map((row) => symbol + (passed(row) ? "" : "-open")),
+      line: {
+        width: rows.map((row) => passed(row) ? 1 : 2.5), color: rows.map((row) => passed(row) ? card : hue),
+      },
+    },
+  });
+  return made;
 }
 
 function drawCurve(id, x, y) {
   const load = byId("load").value;
   const shown = data.series.filter((series) => !load || series.load === load);
-  const known = (row) => figure(x, row) !== null && figure(y, row) !== null;
-  const drawable = (series) => series.rows.filter(known);
-  const points = shown.map(drawable);
-  const total = points.reduce((sum, rows) => sum + rows.length, 0);
-  const type = total > WEBGL_FROM ? "scattergl" : "scatter";
-  const traces = [];
-  const card = colour("card");
-  let low = Infinity, high = 0;
-  shown.forEach((series, position) => {
-    const hue = HUES[theme.now][series.hue % 8];
-    const symbol = SYMBOLS[series.run % SYMBOLS.length];
-    const front = series.fronts[y + " " + x];
-    if (front.length > 1) traces.push({
-      type, mode: "lines", name: series.name + ", front", legendgroup: series.name, meta: "front",
-      showlegend: false, hoverinfo: "skip",
-      x: front.map((row) => figure(x, row)), y: front.map((row) => figure(y, row)),
-      line: { color: hue, width: 2, dash: type === "scatter" ? DASHES[series.run % DASHES.length] : "solid" },
-    });
-    const rows = points[position];
-    for (const row of rows) { low = Math.min(low, figure(x, row)); high = Math.max(high, figure(x, row)); }
-    if (rows.length) traces.push({
-      type, mode: "markers", name: series.name, legendgroup: series.name, meta: "points",
-      x: rows.map((row) => figure(x, row)), y: rows.map((row) => figure(y, row)), customdata: rows,
-      text: rows.map(hover), hovertemplate: "%{text}<extra></extra>",
-      marker: {
-        color: hue, size: total > WEBGL_FROM ? 5 : 9,
-        symbol: rows.map((row) => symbol + (passed(row) ? "" : "-open")),
-        line: {
-          width: rows.map((row) => passed(row) ? 1 : 2.5), color: rows.map((row) => passed(row) ? card : hue),
-        },
-      },
-    });
-  });
-  const wide = x.endsWith("ttft") && low > 0 && high / low > 30;
-  Plotly.react(byId(id), traces, layout({
-    xaxis: {
-      title: { text: TITLES[x] + (wide ? ", logarithmic" : "") }, type: wide ? "log" : "linear",
-      rangemode: "tozero",
-    },
-    yaxis: { title: { text: TITLES[y] }, rangemode: "tozero" },
-    shapes: [...limitShapes(x, "x"), ...limitShapes(y, "y")], showlegend: true,
-  }), OPTIONS);
-  const hidden = data.series.flatMap((series) => series.rows).length - total;
-  const limits = data.limits.filter((limit) => limit.metric === x || limit.metric === y).length;
-  byId(id + "-note").textContent = total + " of " + data.count + " rows are drawn" +
-    (hidden > 0 ? "; the others are of another load or lack one of the two figures" : "") +
+  const rows = shown.flatMap((series) => series.rows)
+    .filter((row) => figure(x, row) !== null && figure(y, row) !== null);
+  const type = rows.length > WEBGL_FROM ? "scattergl" : "scatter";
+  const shapes = [], axes = {}, far = [];
+  for (const [axis, metric] of [["x", x], ["y", y]]) {
+    const values = rows.map((row) => figure(metric, row));
+    let low = Infinity, high = 0;
+    for (const value of values) { low = Math.min(low, value); high = Math.max(high, value); }
+    const limits = limitsOf(metric);
+    const drawn = limits.filter((limit) => near(limit, low, high)).slice(0, LINES_SHOWN);
+    far.push(...limits.filter((limit) => !drawn.includes(limit)).map((limit) => limit.label));
+    shapes.push(...drawn.map((limit) => limitShape(limit, axis, id)));
+    axes[axis + "axis"] = axisOf(metric, values, drawn);
+  }
+  const traces = shown.flatMap((series) => seriesTraces(series, x, y, type));
+  Plotly.react(byId(id), traces, layout({ ...axes, shapes, showlegend: true }), OPTIONS);
+  byId(id + "-note").textContent = rows.length + " of " + data.count + " rows are drawn" +
+    (rows.length < data.count ? "; the others lack one of the two figures or are of another load" : "") +
     ". Lines are Pareto fronts, hollow markers missed a gate" +
-    (limits ? ", dashed lines are gates" : "") +
-    (limits > LINES_SHOWN ? " (the first " + LINES_SHOWN + ")" : "") + ".";
+    (shapes.length ? ", dashed lines are gates" : "") + "." +
+    (far.length ? " Gates without a line: " + far.slice(0, LINES_SHOWN).join("; ") + "." : "");
 }
 
 function drawTimeline() {
@@ -172,6 +191,7 @@ function drawTimeline() {
   })), layout({
     barmode: "stack", bargap: 0.35, xaxis: { title: { text: "seconds" } },
     yaxis: { autorange: "reversed", tickfont: { color: colour("ink"), size: 12 } },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("muted"), activecolor: colour("accent") },
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal" },
     margin: { l: 20, r: 18, t: 34, b: 46 },
   }), OPTIONS);

@@ -11,22 +11,27 @@ const COLUMNS = [
   { key: "run", title: "Run", words: true, shown: several("run") },
   { key: "workload", title: "Workload", words: true, shown: several("workload") },
   { key: "point", title: "Point", words: true, shown: true },
+  { key: "status", title: "Verdict", words: true, shown: true },
   { key: "load", title: "Load", words: true, shown: several("load") },
   { key: "conc", title: "Conc.", digits: 6, shown: true },
   { key: "tput_per_gpu", title: "tok/s/GPU", digits: 5, shown: true },
   { key: "output_tput_per_gpu", title: "Output", digits: 5, shown: true },
   { key: "median_intvty", title: "tok/s/user", digits: 4, shown: true },
-  { key: "median_ttft", title: "TTFT p50 (s)", digits: 4, shown: true },
-  { key: "p99_ttft", title: "TTFT p99 (s)", digits: 4, shown: true },
-  { key: "median_tpot", title: "TPOT p50 (ms)", digits: 4, scale: 1000, shown: true },
-  { key: "p99_tpot", title: "TPOT p99 (ms)", digits: 4, scale: 1000, shown: true },
-  { key: "failure_rate", title: "Failed (%)", digits: 3, scale: 100, shown: true },
+  { key: "median_ttft", title: "TTFT p50 s", digits: 4, shown: true },
+  { key: "p99_ttft", title: "TTFT p99 s", digits: 4, shown: true },
+  { key: "median_tpot", title: "TPOT p50 ms", digits: 4, scale: 1000, shown: true },
+  { key: "p99_tpot", title: "TPOT p99 ms", digits: 4, scale: 1000, shown: true },
+  { key: "failure_rate", title: "Failed %", digits: 3, scale: 100, shown: true },
   { key: "result", title: "Result", words: true, shown: several("result") },
-  { key: "status", title: "Verdict", words: true, shown: true },
 ].filter((column) => column.shown);
 const SEARCHED = [
   "run", "workload", "deployment", "point", "load", "status", "reason", "kind", "job_id", "result",
 ];
+const order = new Intl.Collator(undefined, { numeric: true });  // conc16 before conc256
+const ORDER = [...Array(data.count).keys()].sort((a, b) =>
+  data.texts.run.index[a] - data.texts.run.index[b] ||
+  order.compare(text("workload", a), text("workload", b)) ||
+  order.compare(text("point", a), text("point", b)));
 const state = { sort: null, down: false, page: 0, rows: [] };
 
 function haystack(row) { return SEARCHED.map((name) => text(name, row)).join(" ").toLowerCase(); }
@@ -35,7 +40,7 @@ function selected() {
   const words = byId("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
   const status = byId("status").value;
   const rows = [];
-  for (let row = 0; row < data.count; row++) {
+  for (const row of ORDER) {
     if (status && text("status", row) !== status) continue;
     const found = words.length ? haystack(row) : "";
     if (words.every((word) => found.includes(word))) rows.push(row);
@@ -43,11 +48,10 @@ function selected() {
   if (state.sort === null) return rows;
   const column = COLUMNS[state.sort];
   const sign = state.down ? -1 : 1;
-  const order = new Intl.Collator(undefined, { numeric: true });
   return rows.sort((a, b) => {
-    if (column.words) return sign * order.compare(text(column.key, a), text(column.key, b)) || a - b;
+    if (column.words) return sign * order.compare(text(column.key, a), text(column.key, b));
     const left = figure(column.key, a), right = figure(column.key, b);
-    if (left === right) return a - b;
+    if (left === right) return 0;
     if (left === null || right === null) return left === null ? 1 : -1;  // unknown goes last either way
     return sign * (left - right);
   });

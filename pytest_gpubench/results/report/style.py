@@ -16,6 +16,7 @@ STYLE = """\
   --accent: #7db4ff; --good: #57c878; --bad: #ff8f85; --warn: #f2c14e; --warn-page: #2f2610; --code: #10151d;
 }
 * { box-sizing: border-box; }
+[hidden] { display: none !important; }
 body { margin: 0; background: var(--page); color: var(--ink);
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
 header, main, footer { max-width: 1320px; margin: 0 auto; padding: 0 24px; }
@@ -25,6 +26,7 @@ h1 { font-size: 24px; line-height: 1.25; margin: 0; }
 h2 { font-size: 18px; margin: 0 0 4px; }
 h3 { font-size: 15px; margin: 14px 0 6px; overflow-wrap: anywhere; }
 p { margin: 4px 0; }
+a { color: var(--accent); }
 .muted { color: var(--muted); }
 section { background: var(--card); border: 1px solid var(--line); border-radius: 8px;
   padding: 16px 18px; margin: 16px 0; }
@@ -48,18 +50,18 @@ button:disabled { opacity: .45; cursor: default; }
 .chart { width: 100%; height: 470px; }
 .scroll { overflow: auto; max-height: 640px; border: 1px solid var(--line); border-radius: 6px; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: 5px 10px; border-bottom: 1px solid var(--line); white-space: nowrap; }
-tbody tr:last-child td { border-bottom: 0; }
+th, td { text-align: left; padding: 5px 8px; border-bottom: 1px solid var(--line); white-space: nowrap; }
+tbody tr:last-child > * { border-bottom: 0; }
 tbody tr:hover { background: var(--code); }
 td.number, th.number { text-align: right; }
 .scroll thead th { position: sticky; top: 0; background: var(--card); padding: 0; z-index: 1;
   box-shadow: inset 0 -1px 0 var(--line); }
 thead th button { border: 0; background: none; width: 100%; text-align: inherit; font-weight: 600;
-  padding: 6px 10px; border-radius: 0; white-space: nowrap; }
+  padding: 6px 8px; border-radius: 0; white-space: nowrap; }
 th button:focus-visible { outline-offset: -3px; }
-th[aria-sort] button::after { content: "\\2195"; color: var(--muted); padding-left: 5px; font-weight: 400; }
-th[aria-sort="ascending"] button::after { content: "\\2191"; color: var(--accent); }
-th[aria-sort="descending"] button::after { content: "\\2193"; color: var(--accent); }
+thead th button:hover { text-decoration: underline; }
+th[aria-sort="ascending"] button::after { content: " \\2191"; color: var(--accent); }
+th[aria-sort="descending"] button::after { content: " \\2193"; color: var(--accent); }
 .passed { color: var(--good); font-weight: 600; }
 .failed, .error { color: var(--bad); font-weight: 600; }
 pre { background: var(--code); border: 1px solid var(--line); border-radius: 6px;
