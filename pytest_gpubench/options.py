@@ -155,12 +155,9 @@ def _names(given: list[str], env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _default_folders(config: pytest.Config) -> tuple[Path, ...]:
-    folders = (
-        config.rootpath / "workloads",
-        config.invocation_params.dir / "workloads",
-        config.invocation_params.dir,
-    )
-    return tuple(dict.fromkeys(folder for folder in folders if folder.is_dir()))
+    here = config.invocation_params.dir
+    folders = [folder for folder in (config.rootpath / "workloads", here / "workloads") if folder.is_dir()]
+    return tuple(dict.fromkeys(folders)) or (here,)
 
 
 def _optional_file(base: Path, text: str | None, name: str) -> Path | None:
