@@ -114,16 +114,20 @@ def reject(points: Sequence[Point], constraints: Sequence[Constraint]) -> list[P
                 break
     if not refused:
         return list(points)
+    allowed = {
+        id(constraint): [
+            name for name, known in facts.items() if name not in refused and _matches(constraint.when, known)
+        ]
+        for constraint in constraints
+    }
     result: list[Point] = []
     for point in points:
         refusing = refused.get(point.id)
         if refusing is None:
             result.append(point)
             continue
-        allowed = [
-            other for other, known in facts.items() if other not in refused and _matches(refusing.when, known)
-        ]
-        result.append(replace(point, rejected=_explain(refusing, facts[point.id], allowed)))
+        text = _explain(refusing, facts[point.id], allowed[id(refusing)])
+        result.append(replace(point, rejected=text))
     return result
 
 

@@ -6,14 +6,25 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from pytest_gpubench.recipe.fields import shown
+from pydantic import TypeAdapter, ValidationError
+
+from pytest_gpubench.recipe.fields import Length, Rate, RequestRate, shown
 from pytest_gpubench.recipe.models import LoadKeys, PointModel
 from pytest_gpubench.recipe.source import Source
 from pytest_gpubench.recipe.types import Load
 from pytest_gpubench.recipe.yaml import KeyPath, written
 
-__all__ = ["client_args", "concurrencies", "lengths_tag", "load_template", "prompts_for", "safe_id"]
+__all__ = [
+    "client_args",
+    "concurrencies",
+    "lengths_tag",
+    "load_template",
+    "prompts_for",
+    "safe_id",
+    "with_size",
+]
 
 # perf-eval's managed options, and those that would move the result file or the endpoint.
 _RESERVED = frozenset(
@@ -43,6 +54,14 @@ _RESERVED = frozenset(
         "result-filename",
     }
 )
+_ADOPTED: dict[str, TypeAdapter[Any]] = {
+    "num-warmups": TypeAdapter(Length),
+    "seed": TypeAdapter(Length),
+    "random-range-ratio": TypeAdapter(Rate),
+    "request-rate": TypeAdapter(RequestRate),
+}
+"""Client arguments that are fields of a load, with the kind of value each takes."""
+
 _PROMPTS_PER_CONCURRENCY = 10
 """Without ``num_prompts``, a point sends this many prompts per slot: the field's habit."""
 
@@ -93,7 +112,7 @@ def prompts_for(
 
 @dataclass
 class _Adopted:
-    """Client arguments that have a field of their own in a load."""
+    """What the client arguments say of the load's own fields."""
 
     num_warmups: int | None = None
     seed: int | None = None
@@ -121,28 +140,23 @@ def client_args(
             source.problems.add(place, f"--{name} is given twice (also as {seen[name]!r})", key=True)
         else:
             seen[name] = key
-            if not _adopt(adopted, name, value):
+            if not _adopt(source, adopted, name, value, place):
                 result += _rendered(source, name, value, place)
     return tuple(result), adopted
 
 
-def _adopt(adopted: _Adopted, name: str, value: object) -> bool:
+def _adopt(source: Source, adopted: _Adopted, name: str, value: object, where: KeyPath) -> bool:
     """Move a value into the load's own field; False: it stays an argument."""
-    if name == "request-rate" and not isinstance(value, bool) and isinstance(value, (int, float, str)):
-        adopted.request_rate = "inf" if str(value).lower() in ("inf", "infinity") else f"{float(value):g}"
-        return True
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    adapter = _ADOPTED.get(name)
+    if adapter is None or value is None or isinstance(value, (bool, list, dict)):
         return False
-    if name == "num-warmups" and isinstance(value, int):
-        adopted.num_warmups = int(value)
-        return False  # kept as written too: the client's own flag is never sent, its meaning is
-    if name == "seed" and isinstance(value, int):
-        adopted.seed = int(value)
-        return True
-    if name == "random-range-ratio":
-        adopted.random_range_ratio = float(value)
-        return True
-    return False
+    try:
+        setattr(adopted, name.replace("-", "_"), adapter.validate_python(value))
+    except ValidationError as error:
+        text = error.errors()[0]["msg"].removeprefix("Value error, ")
+        source.problems.add(where, f"{text[:1].lower()}{text[1:]} (got {shown(value)})")
+    # The warm-ups are kept as written too: the client's own flag is never sent, its meaning is.
+    return name != "num-warmups"
 
 
 def _rendered(source: Source, name: str, value: object, where: KeyPath) -> Iterator[tuple[str, str | None]]:

@@ -31,6 +31,14 @@ _EXPECTED = {
 }
 
 
+# Keys of later perf-eval revisions, and what says the same here.
+_ELSEWHERE = {
+    "serving": "prefill and decode are described by deployment: {prefill, decode, router, kv_transfer}",
+    "sweep": "lengths and concurrencies to sweep are described by search_space",
+    "startup_timeout": "deadlines.load says how long a server may take",
+}
+
+
 class Problems:
     """Collects what is wrong (and what is only odd) in one file, to be told all at once."""
 
@@ -106,7 +114,9 @@ def _report(problems: Problems, model: type[BaseModel], base: KeyPath, item: Any
         fields = _fields_at(model, location[:-1])
         name = str(location[-1])
         text = f"unknown key {name!r}{near(name, fields)}"
-        if "did you mean" not in text and fields:
+        if name in _ELSEWHERE:
+            text = f"unknown key {name!r}; {_ELSEWHERE[name]}"
+        elif "did you mean" not in text and fields:
             text += f"; the keys here are {', '.join(sorted(fields))}"
         problems.add(base + location, text, key=True)
         return

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 from recipe_helpers import Folder, head
 
@@ -38,6 +40,15 @@ def test_the_guard_that_upstream_found_after_allocating(folder: Folder) -> None:
         "TP=4 is tuned for 8192/1024 only (this point has tp=4, isl=1024, osl=1024); "
         "allowed with tp 4: isl 8192, osl 1024; points of this recipe that are allowed: tp4-8k1k-conc4"
     )
+
+
+def test_many_rejected_points_are_quick(folder: Folder) -> None:
+    rows = "\n".join(f"      - {{tp: {(4, 8)[n % 2]}, conc: {n + 1}}}" for n in range(4000))
+    text = f"{head()}{TP4}search_space:\n  - isl: 32\n    osl: 16\n    points:\n{rows}\n"
+    start = time.perf_counter()
+    recipe = folder.load(text)
+    assert len(rejected(recipe)) == 2000
+    assert time.perf_counter() - start < 3.0  # quadratic work would take a minute
 
 
 def test_smoke_never_takes_a_rejected_point(folder: Folder) -> None:

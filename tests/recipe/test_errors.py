@@ -30,6 +30,11 @@ from pytest_gpubench.recipe.load import LoadContext, load_recipe
             head() + "gates: {references: {tput_per_gpu: {value: 9, uper: 0.2, lower: -0.1}}}" + BENCH,
             "gates.references.tput_per_gpu.uper: unknown key 'uper'; did you mean 'upper'",
         ),
+        (
+            head().replace("org/Model-FP8", "a/b, startup_timeout: 9") + BENCH,
+            "vllm.startup_timeout: unknown key 'startup_timeout'; deadlines.load says how long",
+        ),
+        (head().replace("'-tp 8'", "5") + BENCH, "vllm.serve_args: expected text, a list of arguments, or a"),
         ("gpu: H200\n" + BENCH, "recipe.yaml:1:1: vllm: is required and missing"),
         (
             "gpu: H200\nvllm: {image: x}\n" + BENCH,

@@ -260,6 +260,9 @@ def test_client_arguments(folder: Folder) -> None:
         ("{base-url: x}", "--base-url is set"),
         ("{num_warmups: 3, num-warmups: 4}", "--num-warmups is given twice (also as 'num_warmups')"),
         ("{'--': 1}", "is not the name of an option"),
+        ("{request_rate: fast}", "args.request_rate: expected a number (got 'fast')"),
+        ("{num_warmups: -1}", "args.num_warmups: input should be greater than or equal to 0 (got -1)"),
+        ("{random_range_ratio: 2}", "args.random_range_ratio: expected a share from 0 to 1"),
         ("{goodput: [[1]]}", "args.goodput[0]: expected text or a number (got [1])"),
     ],
 )
