@@ -9,6 +9,7 @@ from collections.abc import Sequence
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
+    "ci": ("ci", "run pytest; exit 75 when only the infrastructure failed"),
     "compare": ("compare", "compare two ingest files; exit 1 on a regression"),
     "doctor": ("doctor", "check a login node and say what to put in the profile"),
     "import": ("import_", "write a recipe from another harness's file"),
