@@ -28,6 +28,7 @@ __all__ = [
     "Rate",
     "RequestRate",
     "Seconds",
+    "Size",
     "Text",
     "Texts",
     "Token",
@@ -189,10 +190,13 @@ Token = Annotated[str, BeforeValidator(_token)]
 Texts = Annotated[tuple[Text, ...], BeforeValidator(_texts)]
 """One text or a list of them."""
 
-Count = Annotated[int, BeforeValidator(_integer), Field(ge=1)]
+Count = Annotated[int, BeforeValidator(_integer), Field(ge=1, le=10**9)]
 """An integer from 1."""
 
-Length = Annotated[int, BeforeValidator(_integer), Field(ge=0)]
+Size = Annotated[int, BeforeValidator(_integer), Field(ge=1, le=99_999)]
+"""A parallel size, or a number of nodes or workers."""
+
+Length = Annotated[int, BeforeValidator(_integer), Field(ge=0, le=2**63 - 1)]
 """An integer from 0."""
 
 Counts = Annotated[tuple[Count, ...], BeforeValidator(_one_or_many), AfterValidator(_not_empty)]

@@ -22,6 +22,7 @@ from pytest_gpubench.recipe.fields import (
     Rate,
     RequestRate,
     Seconds,
+    Size,
     Text,
     Texts,
     Token,
@@ -178,14 +179,14 @@ class Metadata(YamlModel):
     device: Text | None = None
     precision: Text | None = None
     is_multinode: Flag | None = None
-    num_nodes: Count | None = None
-    gpus_per_node: Count | None = None
-    gpu_count: Count | None = None
-    per_gpu_denominator: Count | None = None
-    total_gpus: Count | None = None
-    tp: Count | None = None
-    dp: Count | None = None
-    ep: Count | None = None
+    num_nodes: Size | None = None
+    gpus_per_node: Size | None = None
+    gpu_count: Size | None = None
+    per_gpu_denominator: Size | None = None
+    total_gpus: Size | None = None
+    tp: Size | None = None
+    dp: Size | None = None
+    ep: Size | None = None
     dp_attention: Flag | None = None
     disagg: Flag | None = None
     spec_decoding: SpecDecoding | None = None
@@ -249,15 +250,15 @@ class Bfcl(YamlModel):
 class RoleModel(YamlModel):
     """Prefill or decode: ``workers`` servers of these sizes."""
 
-    workers: Count = 1
-    tp: Count = 1
-    pp: Count = 1
-    dp: Count = 1
+    workers: Size = 1
+    tp: Size = 1
+    pp: Size = 1
+    dp: Size = 1
     ep: Expert = False
-    pcp: Count = 1
-    dcp: Count = 1
+    pcp: Size = 1
+    dcp: Size = 1
     dp_attention: Flag = False
-    nodes: Count | None = None
+    nodes: Size | None = None
     serve_args: Serve | None = None
     serve: Serve | None = None
     env: Env | None = None
@@ -285,15 +286,15 @@ class PointModel(LoadKeys):
     """One deployment of a search space, under one or several concurrencies."""
 
     name: Token | None = None
-    tp: Count | None = None
-    pp: Count | None = None
-    dp: Count | None = None
+    tp: Size | None = None
+    pp: Size | None = None
+    dp: Size | None = None
     ep: Expert | None = None
-    pcp: Count | None = None
-    dcp: Count | None = None
+    pcp: Size | None = None
+    dcp: Size | None = None
     dp_attention: Flag | None = None
     spec_decoding: SpecDecoding | None = None
-    num_nodes: Count | None = None
+    num_nodes: Size | None = None
     serve_args: Serve | None = None
     serve: Serve | None = None
     env: Env | None = None
@@ -372,9 +373,9 @@ class RecipeModel(YamlModel):
 
     name: Text | None = None
     gpu: Text
-    num_nodes: Count | None = None
-    gpus_per_node: Count | None = None
-    num_gpus: Count | None = None
+    num_nodes: Size | None = None
+    gpus_per_node: Size | None = None
+    num_gpus: Size | None = None
     nightly: Flag = False
     bench_only: Flag = False
     timeout_in_minutes: Annotated[Finite, Field(gt=0)] | None = None

@@ -60,6 +60,19 @@ from pytest_gpubench.recipe.load import LoadContext, load_recipe
             head() + "vllm_bench: {configs: {name: x}}",
             "recipe.yaml:4:23: vllm_bench.configs: expected a list",
         ),
+        (
+            head() + "client: {kind: guidellm}" + BENCH,
+            "client: expected a command for every kind but vllm-bench, and none for that",
+        ),
+        (
+            head() + "bfcl: {test_categories: [a], max_test_cases: {a: 0}}",
+            "bfcl: max_test_cases: expected a number from 1, or one per category",
+        ),
+        (head() + "slo: {ceilings: {}, isl: 8, osl: 8}", "slo: ceilings: expected at least one"),
+        (
+            head() + "deadlines: {load: soon}" + BENCH,
+            "deadlines.load: expected seconds, or a duration such as",
+        ),
         ("gpu: H200\nvllm: [a]\n", "recipe.yaml:2:7: vllm: expected a mapping (got ['a'])"),
         (
             "gpu: H200\nvllm: {model: a/b, env: {A: null}}\n" + BENCH,

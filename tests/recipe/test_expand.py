@@ -326,6 +326,14 @@ def test_slo_searches(folder: Folder) -> None:
     assert "the recipe measures no load" in folder.problem(head() + "slo: {ceilings: {p99_ttft: 2.5}}")
 
 
+def test_a_search_at_lengths_that_no_load_has(folder: Folder) -> None:
+    text = (
+        space("{conc: [1, 64]}") + "slo: [{isl: 32, osl: 16, ceilings: {p99_ttft: 2.5}, num_prompts: 50}]\n"
+    )
+    point = folder.load(text).points[-1]
+    assert (point.id, point.kind, point.load and point.load.num_prompts) == ("tp8-32x16", "slo", 50)
+
+
 def test_agentic_points_need_no_lengths(folder: Folder) -> None:
     text = f"{head()}scenario: agentic-coding\nsearch_space: [{{dataset: custom, points: [{{conc: 4}}]}}]"
     (point,) = folder.load(text).points
@@ -370,6 +378,11 @@ def test_backend_sweeps_give_a_deployment_each(folder: Folder) -> None:
     assert (first.id, second.id) == ("tp8-attn-default-load-conc-4", "tp8-attn-TRITON_ATTN-load-conc-4")
     assert second.deployment.serve_args[-2:] == ("--attention-backend", "TRITON_ATTN")
     assert first.deployment.serve_args == ("-tp", "8")
+
+
+def test_backend_sweeps_exclude_each_other(folder: Folder) -> None:
+    vllm = "{model: a/b, attention_backends: [A], moe_backends: [B]}"
+    assert "moe_backends: cannot be combined" in folder.problem(f"gpu: H200\nvllm: {vllm}{BENCH}")
 
 
 def test_five_thousand_points_are_quick(folder: Folder) -> None:

@@ -137,6 +137,15 @@ def test_each_owned_flag_is_listed_with_its_place(folder: Folder) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "load", [BENCH, "search_space: [{isl: 8, osl: 8, points: [{tp: 2, ep: true, conc: 1}]}]"]
+)
+def test_a_size_that_is_none_has_its_place(folder: Folder, load: str) -> None:
+    problem = folder.problem(f"gpu: H200\nvllm: {{model: a/b, serve_args: --data-parallel-size two}}\n{load}")
+    assert "recipe.yaml:" in problem
+    assert "--data-parallel-size: expected a number from 1 (got 'two')" in problem
+
+
 def test_a_point_cannot_set_them_either(folder: Folder) -> None:
     text = head() + "search_space: [{isl: 8, osl: 8, points: [{conc: 1, serve_args: --port 8001}]}]"
     assert "search_space[0].points[0]: the launcher owns this: '--port'" in folder.problem(text)
