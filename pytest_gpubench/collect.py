@@ -151,19 +151,25 @@ class RecipeFile(pytest.Module):
 
     def points_of(self, kind: str) -> list[Point]:
         """Points of one kind that become items."""
-        return [
-            point
-            for point in self.catalog.points(self.source)
-            if point.kind == kind and (point.rejected is None or self.skip_rejected)
-        ]
+        if self._by_kind is None:
+            self._by_kind = {}
+            for point in self.catalog.points(self.source):
+                if point.rejected is None or self.skip_rejected:
+                    self._by_kind.setdefault(point.kind, []).append(point)
+        return self._by_kind.get(kind, [])
+
+    _by_kind: dict[str, list[Point]] | None = None  # a recipe may have thousands of points
 
     def parameters(self, kind: str) -> list[Any]:
         """Parameters with the marks that not all points of the file have."""
-        shared = set(_shared_markers(self.catalog.points(self.source)))
-        marks = {name: getattr(pytest.mark, name) for point in self.points_of(kind) for name in point.markers}
-        parameters = []
+        shared = {"gpubench", *_shared_markers(self.catalog.points(self.source))}
+        marks: dict[tuple[str, ...], list[Any]] = {}
+        parameters: list[Any] = []
         for point in self.points_of(kind):
-            own = [marks[name] for name in point.markers if name not in shared and name != "gpubench"]
+            own = marks.get(point.markers)
+            if own is None:
+                own = [getattr(pytest.mark, name) for name in point.markers if name not in shared]
+                marks[point.markers] = own
             parameters.append(pytest.param(point, id=point.id, marks=own) if own else point)
         return parameters
 
@@ -188,5 +194,6 @@ class RejectedPoint(pytest.Collector):
 
 
 def _shared_markers(points: Sequence[Point]) -> list[str]:
-    shared = set(points[0].markers).intersection(*(point.markers for point in points))
+    sets = {point.markers for point in points}  # few, however many points there are
+    shared = set(points[0].markers).intersection(*sets)
     return [name for name in points[0].markers if name in shared and name != "gpubench"]

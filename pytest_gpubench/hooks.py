@@ -184,8 +184,9 @@ class ActiveHooks:
         """Keep the points of a deployment together."""
         from pytest_gpubench.schedule import DeploymentScheduling
 
-        scopes = {self._nodeid(point): _key(point.deployment) for point in self._all_points()}
-        return DeploymentScheduling(config, log, scopes)
+        points = list(self._all_points())
+        scopes = {self._nodeid(point): _key(point.deployment) for point in points}
+        return DeploymentScheduling(config, log, scopes, self.session.costs(points))
 
     def _nodeid(self, point: Point) -> str:
         recipe = self.session.catalog.named(point.deployment.recipe)

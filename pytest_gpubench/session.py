@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -208,6 +208,13 @@ class Session:
             if row.get("reason") in (None, "gate_missed") and row.get("status") != "error":
                 found[conc] = {k: v for k, v in row.items() if isinstance(v, (int, float)) or v is None}
         return found
+
+    def costs(self, points: Sequence[Point]) -> dict[str, float]:
+        """``<recipe>/<deployment>`` -> expected seconds, from earlier rows where there are some."""
+        from pytest_gpubench.plan.cost import deployment_costs, measured_seconds
+
+        rows = self.store.read_rows() if self.options.results.is_dir() else []
+        return deployment_costs(points, measured_seconds(rows))
 
     def has_valid_row(self, point: Point) -> bool:
         """A row that passed or failed on its merits for the same recipe text, point and image."""

@@ -1,4 +1,4 @@
-"""A site as its users have it: a checkout on a shared disk under a mount, a profile, recipes, a login node."""
+"""A site as its users have it: a checkout on a shared disk under a mount, a profile, recipes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ PROFILE = """\
 GB300_SLURM:
   platform: gb300
   runtime: slurm
-  env: {{VLLM_CPU_KVCACHE_SPACE: "1", VLLM_NO_USAGE_STATS: "1", OMP_NUM_THREADS: "1", VLLM_SERVER_DEV_MODE: "1"}}
+  env:
+    {{VLLM_CPU_KVCACHE_SPACE: "1", VLLM_NO_USAGE_STATS: "1", OMP_NUM_THREADS: "1", VLLM_SERVER_DEV_MODE: "1"}}
   slurm: {{partition: batch, gres: "gpu:b300:4", exclusive: true, time: "00:20:00"}}
   container: {{runtime: pyxis, mounts: ["{shared}:/nfs_home"]}}
   models: {{staged: required, paths: {{example/tiny-opt: {model}}}}}
