@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from pathlib import Path
 
-__all__ = ["clear", "mark", "since"]
+__all__ = ["clear", "current_job", "mark", "since"]
+
+
+def current_job(folder: Path) -> tuple[int, str]:
+    """Id and name of the job that the calling process belongs to; 0 and "" outside of jobs.
+
+    The name comes from the controller: a step that was started from outside has another SLURM_JOB_NAME.
+    """
+    text = os.environ.get("SLURM_JOB_ID", "")
+    if not text.isdigit():
+        return 0, ""
+    for kind in ("active", "ended"):
+        with contextlib.suppress(OSError):
+            return int(text), str(json.loads((folder / kind / f"{text}.json").read_text())["name"])
+    return int(text), ""
 
 
 def mark(folder: Path, job: int, phase: str) -> None:

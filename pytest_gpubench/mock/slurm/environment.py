@@ -111,6 +111,19 @@ def batch(store: Store, job: Job, caller: Mapping[str, str]) -> dict[str, str]:
     return _reach(store, env, f"{store.folder}:{job.id}:batch.")
 
 
+_ALWAYS = {
+    "SLURM_JOB_ID",
+    "SLURM_JOBID",
+    "SLURM_JOB_PARTITION",
+    "SLURM_JOB_USER",
+    "SLURM_JOB_UID",
+    "SLURM_NODELIST",
+    "SLURM_CPUS_ON_NODE",
+    "SLURM_GPUS_ON_NODE",
+}
+"""What a step tells its tasks of the job, whatever srun's own environment says."""
+
+
 def task(
     store: Store,
     job: Job,
@@ -128,13 +141,17 @@ def task(
     per_node = (
         f"{each[0]}(x{len(each)})" if len(each) > 1 and len(set(each)) == 1 else ",".join(map(str, each))
     )
-    # The job's own variables come from the controller, not from the caller: srun may run anywhere.
-    env = {**caller, **_job(store, job)}
+    nodes = hostlist.compress(step.nodes)
+    # From within the job these are the job's own; an srun from outside knows only its step.
+    env = {"SLURM_JOB_NAME": step.name, "SLURM_JOB_NODELIST": nodes, **caller}
+    for name, value in _job(store, job).items():
+        if name in _ALWAYS:
+            env[name] = value
     env.update(
         TMPDIR="/tmp",
         SLURM_STEP_ID=str(step.id),
         SLURM_STEPID=str(step.id),
-        SLURM_STEP_NODELIST=hostlist.compress(step.nodes),
+        SLURM_STEP_NODELIST=nodes,
         SLURM_STEP_NUM_NODES=str(len(step.nodes)),
         SLURM_STEP_NUM_TASKS=str(len(placed)),
         SLURM_STEP_TASKS_PER_NODE=per_node,

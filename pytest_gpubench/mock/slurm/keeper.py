@@ -127,7 +127,7 @@ class Keeper:
             if job.stderr != job.stdout:
                 err = os.open(Path(job.workdir, formats.fill_pattern(job.stderr, values)), flags, 0o644)
             # A running bash reads its script as it goes: the copy stays as it is until the job has ended.
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [str(self.spool / "slurm_script"), *job.argv],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -137,6 +137,8 @@ class Keeper:
                 start_new_session=True,
                 preexec_fn=_default_signals,
             )
+            (self.spool / "batch.pid").write_text(str(process.pid))
+            return process
         finally:
             os.close(out)
             if err != out:

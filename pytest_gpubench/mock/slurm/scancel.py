@@ -114,11 +114,14 @@ def cancel(store: Store, job: Job, by: str = "") -> None:
 
 
 def _deliver(store: Store, number: int, where: str, sig: int) -> None:
+    if where == "batch":  # the script's shell alone, not what it started
+        path = store.folder / "spool" / str(number) / "batch.pid"
+        procs.send([int(path.read_text())] if path.exists() else [], sig)
+        return
     prefix = f"{store.folder}:{number}:"
     everyone = set(procs.marked(prefix)) - set(store.registry.living())
     script = set(procs.marked(prefix + "batch."))
-    chosen = {"batch": everyone & script, "steps": everyone - script, "all": everyone}[where]
-    procs.send(chosen, sig)
+    procs.send(everyone if where == "all" else everyone - script, sig)
 
 
 def _step(command: Command, parsed: Parsed, job: int, name: str, sig: int | None) -> int:

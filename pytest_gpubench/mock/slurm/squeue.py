@@ -60,7 +60,8 @@ def _select(command: Command, parsed: Parsed) -> list[Job]:
         if len(ids) == 1 and all(job.id != ids[0] for job in jobs):
             command.fail(_INVALID, prefix="")
         jobs = [job for job in jobs if job.id in ids]
-    jobs = [job for job in jobs if _states(command, parsed, job)]
+    states = _states(command, parsed.get("states"))
+    jobs = [job for job in jobs if job.state in states]
     for key, value in (("name", "name"), ("partition", "partition"), ("account", "account"), ("qos", "qos")):
         if key in parsed:
             wanted = parsed.values[key].split(",")
@@ -87,12 +88,12 @@ def _users(command: Command, text: str) -> list[str]:
     return found
 
 
-def _states(command: Command, parsed: Parsed, job: Job) -> bool:
-    text = parsed.get("states")
+def _states(command: Command, text: str | None) -> set[str]:
     if text is None:
-        return job.state in ACTIVE
+        return set(ACTIVE)
     if text.lower() == "all":
-        return True
+        return set(SHORT)
+    found = set()
     for word in text.split(","):
         name = next((long for long, short in SHORT.items() if word.upper() in (long, short)), None)
         if name is None:
@@ -100,9 +101,8 @@ def _states(command: Command, parsed: Parsed, job: Job) -> bool:
             command.fail(
                 f"Invalid job state specified: {word}\nsqueue: error: Valid job states include: {known}\n"
             )
-        if name == job.state:
-            return True
-    return False
+        found.add(name)
+    return found
 
 
 def _steps(store: Store, parsed: Parsed) -> int:
@@ -256,7 +256,7 @@ def _nodes(job: Job) -> list[str]:
 
 
 def _where(job: Job) -> str:
-    if job.state == "PENDING" or job.state in ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"):
+    if job.state == "PENDING" or job.state in ("FAILED", "TIMEOUT", "OUT_OF_MEMORY"):
         return f"({job.reason})"
     return hostlist.compress(_nodes(job))
 

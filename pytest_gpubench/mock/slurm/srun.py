@@ -162,7 +162,25 @@ def _step(command: Command, job: Job, parsed: Parsed) -> int:
         finally:
             os._exit(code)
     theirs.close()
+    _shepherd(command.store, step)
     return Frontend(step, placed, parsed, ours).run(feed=bool(request.feed))
+
+
+def _shepherd(store: Store, step: Step) -> None:
+    """Fork the child that cancels the step when srun alone is killed; a KILL of the group takes it too."""
+    watched, held = os.pipe()
+    if os.fork():
+        os.close(watched)
+        os.set_inheritable(held, False)
+        return
+    os.closerange(0, watched)
+    os.closerange(watched + 1, 1024)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    os.read(watched, 1)  # comes back when srun has ended
+    keepers = [now.keeper for now in store.steps(step.job) if now.id == step.id]
+    procs.send(keepers, signal.SIGUSR1)
+    os._exit(0)
 
 
 def _nodes(command: Command, job: Job, parsed: Parsed) -> list[str]:

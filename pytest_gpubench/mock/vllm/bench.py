@@ -16,6 +16,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+from .. import phases
 from ..faults import ClientExits, ClientHangs, DiskFull, FaultBox, ResultLate, ResultMissing
 from ..slurm.keeper import detach
 from ..slurm.store import Store
@@ -28,7 +29,7 @@ __all__ = ["main"]
 def main(folder: Path, argv: list[str]) -> int:
     """Run the benchmark; 0 also when every request failed, as the real client has it."""
     args = bench_args.build().parse_args(bench_args.normalise(argv))
-    faults, job = FaultBox(folder), os.environ.get("SLURM_JOB_NAME", "")
+    faults, (_, job) = FaultBox(folder), phases.current_job(folder)
     early = faults.find(ClientExits, job)
     if early is not None:
         sys.stderr.write(f"Traceback (most recent call last):\n{early.text}\n")

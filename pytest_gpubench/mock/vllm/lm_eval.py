@@ -9,13 +9,13 @@ import argparse
 import asyncio
 import hashlib
 import json
-import os
 import re
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from .. import phases
 from ..faults import ClientExits, ClientHangs, FaultBox, ResultMissing
 from . import client
 from .settings import Sim, load
@@ -71,7 +71,7 @@ def main(folder: Path, argv: list[str]) -> int:
     if argv[:1] == ["run"]:
         argv = argv[1:]
     args = _parser().parse_args(argv)
-    faults, job = FaultBox(folder), os.environ.get("SLURM_JOB_NAME", "")
+    faults, (_, job) = FaultBox(folder), phases.current_job(folder)
     early = faults.find(ClientExits, job)
     if early is not None:
         sys.stderr.write(f"Traceback (most recent call last):\n{early.text}\n")

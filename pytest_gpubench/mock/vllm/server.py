@@ -53,9 +53,7 @@ class Rank:
     def __init__(self, folder: Path, args: ServeArgs) -> None:
         self.folder, self.args = folder, args
         self.faults = FaultBox(folder)
-        job = os.environ.get("SLURM_JOB_ID", "")
-        self.job = int(job) if job.isdigit() else 0
-        self.job_name = os.environ.get("SLURM_JOB_NAME", "")
+        self.job, self.job_name = phases.current_job(folder)
         self.position = _position(args)
         self.sim: Sim = load(folder, args.model, self.position)
         self.stop = asyncio.Event()
