@@ -89,6 +89,7 @@ def run(argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | N
             queue=options.queue,
             pytest_args=tuple(extra),
             test_collector=options.test_collector,
+            build_id=environment.get("BUILDKITE_BUILD_ID"),
         )
         recipes = _recipes(options, environment, base, nightly)
     except (OptionError, RecipeError) as err:

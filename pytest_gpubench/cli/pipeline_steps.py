@@ -25,7 +25,10 @@ _PER_BUILD = re.compile(r"\$\{?BUILDKITE_BUILD_(?:ID|NUMBER)\b")
 
 @dataclass(frozen=True)
 class PipelineOptions:
-    """``results`` may name ``$BUILDKITE_…`` variables; ``pytest_args`` are added to every step."""
+    """``results`` may name ``$BUILDKITE_…`` variables; ``pytest_args`` are added to every step.
+
+    ``build_id`` is the build that writes the pipeline, when one does.
+    """
 
     results: str = "results/$BUILDKITE_BUILD_ID"
     nightly: bool = False
@@ -33,6 +36,7 @@ class PipelineOptions:
     queue: str | None = None  # for profiles that name none
     pytest_args: tuple[str, ...] = ()
     test_collector: str | None = None  # version of Buildkite's test-collector plugin
+    build_id: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what would be interpolated to something else than was meant."""
@@ -44,6 +48,13 @@ class PipelineOptions:
             )
         if not 0 <= self.retries <= 10:
             raise OptionError(f"--retries {self.retries}: expected 0 to 10, as Buildkite has it")
+
+    @property
+    def per_build(self) -> bool:
+        """Whether the results folder belongs to one build alone, named by a variable or by its id."""
+        return bool(_PER_BUILD.search(self.results)) or (
+            bool(self.build_id) and str(self.build_id) in self.results.split("/")
+        )
 
 
 def make_pipeline(recipes: Sequence[tuple[Recipe, str]], options: PipelineOptions) -> dict[str, Any]:
@@ -116,7 +127,7 @@ def _recipe_step(recipe: Recipe, path: str, options: PipelineOptions, keys: dict
 def _reap_step(queue: str | None, options: PipelineOptions, keys: dict[str, int]) -> dict[str, Any]:
     folder = shell_word(options.results)
     # In a folder of this build alone every run is over by now, also one whose host cannot be seen from here.
-    force = " --force" if _PER_BUILD.search(options.results) else ""
+    force = " --force" if options.per_build else ""
     return {
         "label": _literal(f"give back what killed runs left{f' ({queue})' if queue else ''}"),
         "key": _key(f"gpubench-reap-{queue or 'default'}", keys),

@@ -160,6 +160,10 @@ def test_a_shared_folder_of_all_builds_is_never_forced(
     assert "--force" not in step["command"]
     step = pipeline(capsys, checkout, "flash", "--results", "/nfs/${BUILDKITE_BUILD_NUMBER}/r")["steps"][-1]
     assert step["command"].endswith("--force")
+    # Upload has put the id itself in place of the variable.
+    env = {"BUILDKITE_BUILD_ID": "0199-abc"}
+    step = pipeline(capsys, checkout, "flash", "--results", "/nfs/0199-abc", env=env)["steps"][-1]
+    assert step["command"].endswith("--force")
 
 
 def test_arguments_for_pytest_reach_it_literally(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
