@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pytest_gpubench.plan.ranks import ROUTER_PORT, head_variable, port_variable
 from pytest_gpubench.plan.shell import Runtime
 from pytest_gpubench.recipe.types import Deployment, Load
 
-__all__ = ["MANAGED_FLAGS", "PERCENTILES", "ClientRun", "bench_argv", "warmup_prompts"]
+__all__ = ["MANAGED_FLAGS", "PERCENTILES", "ClientRun", "api_url", "bench_argv", "warmup_prompts"]
 
 PERCENTILES = "50,90,95,99"
 """Asked for explicitly, so that every row has p50, p90, p95 and p99."""
@@ -44,6 +45,12 @@ def warmup_prompts(load: Load) -> int:
     return min(load.concurrency or 1, load.num_prompts)
 
 
+def api_url(deployment: Deployment) -> Runtime:
+    """What clients talk to, known only at run time: the router when there is one, else the head."""
+    port = port_variable("API", 0) if deployment.router is None else ROUTER_PORT
+    return Runtime(f"http://${{{head_variable(0)}}}:${{{port}}}")
+
+
 def bench_argv(deployment: Deployment, load: Load, run: ClientRun) -> list[str]:
     """The client's command as the process receives it.
 
@@ -52,8 +59,7 @@ def bench_argv(deployment: Deployment, load: Load, run: ClientRun) -> list[str]:
     """
     chat = load.backend == "openai-chat"
     argv = ["vllm", "bench", "serve", "--backend", load.backend]
-    base_url = run.base_url or Runtime("http://${GPUBENCH_HEAD_0}:${GPUBENCH_API_PORT_0}")
-    argv += ["--base-url", base_url]
+    argv += ["--base-url", run.base_url or api_url(deployment)]
     argv += ["--endpoint", "/v1/chat/completions" if chat else "/v1/completions"]
     argv += ["--model", deployment.model_path]
     if deployment.served_name != deployment.model_path:

@@ -11,9 +11,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from pytest_gpubench.recipe.types import Deployment, Pairs
+from pytest_gpubench.plan.ranks import RankPlan
+from pytest_gpubench.recipe.types import Deployment
 
-__all__ = ["DEFAULT_FROM_HOST", "forwarded_names", "is_secret", "masked", "process_environment"]
+__all__ = [
+    "DEFAULT_FROM_HOST",
+    "forwarded_names",
+    "is_secret",
+    "launcher_names",
+    "masked",
+    "process_environment",
+]
 
 DEFAULT_FROM_HOST = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 """Taken along when the caller has them: gated models need them."""
@@ -34,11 +42,35 @@ def process_environment(deployment: Deployment, caller: Mapping[str, str]) -> di
 
 
 def forwarded_names(
-    deployment: Deployment, caller: Mapping[str, str], role_env: Pairs = ()
+    deployment: Deployment, caller: Mapping[str, str], rank: RankPlan | None = None
 ) -> tuple[str, ...]:
-    """The names to write in ``--container-env`` or ``docker -e``, in a stable order, none twice."""
-    names = [*dict(deployment.env), *(n for n in _from_host(deployment) if n in caller), *dict(role_env)]
+    """The names to write in ``--container-env`` or ``docker -e``, in a stable order, none twice.
+
+    ``rank``: for that process, with its role's variables and the launcher's; None for a client.
+    """
+    names = [*dict(deployment.env), *(name for name in _from_host(deployment) if name in caller)]
+    if rank is not None:
+        role = deployment.role(rank.role)
+        names += [*(dict(role.env) if role is not None else {}), *launcher_names(deployment, rank)]
     return tuple(dict.fromkeys(names))
+
+
+def launcher_names(deployment: Deployment, rank: RankPlan) -> tuple[str, ...]:
+    """The variables that the rank script sets itself for a process."""
+    names = ["GPUBENCH_STARTED"]
+    if rank.role == "router":
+        return tuple(names)
+    if deployment.check_model_path:
+        names.append("GPUBENCH_MODEL_PATH")
+    if rank.num_nodes == 1:
+        # Servers that share a node race for internal ports above VLLM_PORT; several nodes must not share it.
+        names.append("VLLM_PORT")
+    if deployment.kv_transfer is not None and "Nixl" in deployment.kv_transfer:
+        # NIXL's side channel: its default port is the same for every worker.
+        names += ["VLLM_NIXL_SIDE_CHANNEL_HOST", "VLLM_NIXL_SIDE_CHANNEL_PORT"]
+    if deployment.profile.slurm.server_command is not None:
+        names += ["GPUBENCH_RANK", "GPUBENCH_NNODES"]
+    return tuple(names)
 
 
 def masked(pairs: Mapping[str, str]) -> dict[str, str]:

@@ -78,19 +78,18 @@ def client_command(plan: LocalPlan, argv: Sequence[str], container_id: str | Non
 def _native(plan: LocalPlan, rank: RankPlan) -> tuple[str, ...]:
     role = plan.deployment.role(rank.role)
     prefix = ["env", *(f"{name}={value}" for name, value in role.env)] if role and role.env else []
-    return (*prefix, "bash", "-c", RANK_WRAPPER, rank.name, *_command(rank))
+    return (*prefix, "bash", "-c", RANK_WRAPPER, rank.name, *rank.words)
 
 
 def _docker_run(plan: LocalPlan, rank: RankPlan) -> tuple[str, ...]:
     deployment = plan.deployment
     role = deployment.role(rank.role)
-    names = forwarded_names(deployment, plan.site.caller_env, role.env if role else ())
     prefix = ["env", *(f"{name}={value}" for name, value in role.env)] if role and role.env else []
     argv = [*prefix, "docker", "run", "--rm", "--init", "--network", "host", "--ipc", "host"]
     argv += ["--cidfile", plan.container_id_file(rank.name)]
     if rank.role != "router":
         argv += _gpus(deployment)
-    for name in (*names, "GPUBENCH_STARTED", "GPUBENCH_MODEL_PATH", "VLLM_PORT"):
+    for name in forwarded_names(deployment, plan.site.caller_env, rank):
         # Without a value docker takes it from its own environment: nothing secret is on the command line.
         argv += ["-e", name]
     for mount in plan.mounts:
@@ -98,14 +97,10 @@ def _docker_run(plan: LocalPlan, rank: RankPlan) -> tuple[str, ...]:
     if plan.workdir is not None:
         argv += ["-w", str(plan.workdir)]
     argv += ["--entrypoint", "bash", deployment.image or ""]
-    return (*argv, "-c", RANK_WRAPPER, rank.name, *_command(rank))
+    return (*argv, "-c", RANK_WRAPPER, rank.name, *rank.words)
 
 
 def _gpus(deployment: Deployment) -> list[str]:
     if deployment.profile.platform.startswith("mi"):  # AMD: devices instead of the NVIDIA runtime
         return ["--device", "/dev/kfd", "--device", "/dev/dri", "--group-add", "video"]
     return ["--gpus", "all"]
-
-
-def _command(rank: RankPlan) -> tuple[str, ...]:
-    return ("bash", "-c", rank.command) if rank.command is not None else rank.argv

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpubench.plan.ranks import RankPlan, head_variable, port_variable
+from pytest_gpubench.plan.environment import launcher_names
+from pytest_gpubench.plan.ranks import (
+    ROUTER_METRICS_PORT,
+    ROUTER_PORT,
+    RankPlan,
+    head_variable,
+    port_variable,
+)
 from pytest_gpubench.plan.shell import Runtime, command_lines, quote
 
 if TYPE_CHECKING:
@@ -23,7 +30,8 @@ RANK_WRAPPER = (
 _SBATCH_COMMENT = (
     "# Options are on the sbatch command line: in an #SBATCH line a # in an image name starts a comment.",
 )
-_PORT_KINDS = ("API", "MASTER", "DP", "VLLM", "SIDE")
+_VLLM_PORTS = 40
+"""How many ports from VLLM_PORT on belong to a worker: vLLM tries one after the other."""
 
 _HELPERS = r"""
 # A record is complete or absent: written aside, then renamed.
@@ -41,11 +49,9 @@ start() {
   PIDS+=("$!")
 }
 
-# End the job: TERM to every step, KILL after the grace time. Slurm ends what is left.
-finish() {
-  trap '' TERM INT HUP
-  note ended "$1"
-  local pid waited=0 alive
+# TERM to every step, KILL after the grace time; fails when it took a KILL.
+stop_ranks() {
+  local pid waited=0 alive=0
   for pid in "${PIDS[@]}"; do kill -TERM "$pid" 2>/dev/null; done
   while ((waited < GRACE * 5)); do
     alive=0
@@ -55,6 +61,14 @@ finish() {
     waited=$((waited + 1))
   done
   for pid in "${PIDS[@]}"; do kill -KILL "$pid" 2>/dev/null; done
+  ((!alive))
+}
+
+# End the job. Slurm ends what is left.
+finish() {
+  trap '' TERM INT HUP
+  note ended "$1"
+  stop_ranks
   last "$2"
 }
 trap 'finish "signal TERM" 143' TERM
@@ -106,6 +120,12 @@ while :; do
     wait "$!"
     finish "rank ${NAMES[i]} $code" 1
   done
+  if [ -e "$STATE/handover" ]; then
+    # The nodes go to the next deployment: its script takes this one's place.
+    next=$(cat "$STATE/handover")
+    stop_ranks || finish "ranks that did not stop" 1
+    exec bash "$next"
+  fi
 ROUTER_HERE
   now=$(cat "$STATE/heartbeat" 2>/dev/null)
   if [ "$now" != "$beat" ]; then
@@ -197,7 +217,7 @@ def _shared(argv: tuple[str, ...]) -> list[str]:
 def _ports(plan: LaunchPlan) -> str:
     """Ports of this job: a block from its id, moved on while somebody listens there."""
     workers = plan.workers
-    width = len(_PORT_KINDS) * len(workers) + 1
+    ports, width = _port_offsets(plan)
     lines = [
         "",
         "# Ports belong to the job: a block from its id, below the ephemeral range, moved on when taken.",
@@ -209,28 +229,28 @@ def _ports(plan: LaunchPlan) -> str:
         f'{head_variable(worker.index)}=$(address_of "$GPUBENCH_NODE_{worker.first_node}")'
         for worker in workers
     ]
-    offsets = [worker.index * len(_PORT_KINDS) + extra for worker in workers for extra in (0, 1)]
+    wanted = [
+        (head_variable(worker.index), ports[port_variable(kind, worker.index)])
+        for worker in workers
+        for kind in (("API", "MASTER") if worker.num_nodes > 1 else ("API",))
+    ]
+    if plan.router is not None:
+        wanted += [(head_variable(0), ports[name]) for name in (ROUTER_PORT, ROUTER_METRICS_PORT)]
     lines += [
         "taken=",
         "for try in {0..19}; do",
         f"  base=$((10000 + (SEED + try * 37) * {width} % 20000))",
         "  taken=",
-        "  for port in " + " ".join(f"$((base + {offset}))" for offset in offsets) + "; do",
-        f'    listening "${head_variable(0)}" "$port" && taken="$taken $port"',
-        "  done",
+        *(
+            f'  listening "${head}" $((base + {offset})) && taken="$taken ${head}:$((base + {offset}))"'
+            for head, offset in wanted
+        ),
         '  [ -z "$taken" ] && break',
         "done",
-        f'[ -z "$taken" ] || finish "ports taken on $GPUBENCH_NODE_{workers[0].first_node}:$taken" 76',
+        '[ -z "$taken" ] || finish "ports taken on$taken" 76',
     ]
-    records = []
-    for worker in workers:
-        for number, kind in enumerate(_PORT_KINDS):
-            name = port_variable(kind, worker.index)
-            lines.append(f"{name}=$((base + {worker.index * len(_PORT_KINDS) + number}))")
-            records.append(name)
-        records.append(head_variable(worker.index))
-    lines.append(f"GPUBENCH_ROUTER_PORT=$((base + {width - 1}))")
-    records.append("GPUBENCH_ROUTER_PORT")
+    lines += [f"{name}=$((base + {offset}))" for name, offset in ports.items()]
+    records = [*ports, *(head_variable(worker.index) for worker in workers)]
     lines += [f"export {' '.join(records)}"]
     records += [f"GPUBENCH_NODE_{index}" for index in range(plan.num_nodes)]
     if plan.staged_check:
@@ -241,24 +261,38 @@ def _ports(plan: LaunchPlan) -> str:
     return "\n".join(lines)
 
 
+def _port_offsets(plan: LaunchPlan) -> tuple[dict[str, int], int]:
+    """Shell variable -> its port's place in the job's block, and the size of the block."""
+    ports: dict[str, int] = {}
+    used = 0
+    for worker in plan.workers:
+        role = plan.deployment.role(worker.role)
+        size = (plan.deployment.parallel if role is None else role.parallel).world_size
+        # NIXL takes one side channel port per data-parallel rank, counted up from the one it is given.
+        for kind, count in (("API", 1), ("MASTER", 1), ("DP", 1), ("SIDE", size), ("VLLM", _VLLM_PORTS)):
+            ports[port_variable(kind, worker.index)] = used
+            used += count
+    if plan.router is not None:
+        ports |= {ROUTER_PORT: used, ROUTER_METRICS_PORT: used + 1}
+        used += 2
+    return ports, used
+
+
 def _start(plan: LaunchPlan, rank: RankPlan, argv: tuple[str, ...]) -> list[str]:
-    worker = plan.workers[rank.worker]
-    started = plan.in_container(f"{plan.state}/{rank.name}.started")
-    lines = [f"export GPUBENCH_STARTED={quote(started)}"]
-    if worker.num_nodes == 1:
-        # Servers that share a node race for internal ports above VLLM_PORT; several nodes must not share it.
-        lines += [f'export VLLM_PORT="${port_variable("VLLM", worker.index)}"']
-    if plan.deployment.kv_transfer is not None and "Nixl" in plan.deployment.kv_transfer:
-        # NIXL's side channel: its default port is the same for every worker.
+    names = launcher_names(plan.deployment, rank)
+    lines = [f"export GPUBENCH_STARTED={quote(plan.in_container(f'{plan.state}/{rank.name}.started'))}"]
+    if "VLLM_PORT" in names:
+        lines += [f'export VLLM_PORT="${port_variable("VLLM", rank.worker)}"']
+    elif rank.worker and any(other.num_nodes == 1 for other in plan.ranks):
+        lines += ["unset VLLM_PORT"]
+    if "VLLM_NIXL_SIDE_CHANNEL_PORT" in names:
         lines += [
             f'VLLM_NIXL_SIDE_CHANNEL_HOST=$(address_of "$GPUBENCH_NODE_{rank.node}")',
-            f'VLLM_NIXL_SIDE_CHANNEL_PORT="${port_variable("SIDE", worker.index)}"',
+            f'VLLM_NIXL_SIDE_CHANNEL_PORT="${port_variable("SIDE", rank.worker)}"',
             "export VLLM_NIXL_SIDE_CHANNEL_HOST VLLM_NIXL_SIDE_CHANNEL_PORT",
         ]
-    if rank.command is not None:
-        lines += [
-            f"export GPUBENCH_RANK={rank.rank} GPUBENCH_NNODES={worker.num_nodes}",
-        ]
+    if "GPUBENCH_RANK" in names:
+        lines += [f"export GPUBENCH_RANK={rank.rank} GPUBENCH_NNODES={rank.num_nodes}"]
     first, *rest = command_lines(_shared(argv), "  ")
     lines += [f"start {rank.name} \\", first, *rest]
     return lines

@@ -129,12 +129,7 @@ def _sbatch_options(plan: SlurmPlan) -> list[str]:
 def _rank_srun(plan: SlurmPlan, rank: RankPlan) -> tuple[str, ...]:
     slurm = plan.deployment.profile.slurm
     role = plan.deployment.role(rank.role)
-    own = (
-        ("GPUBENCH_STARTED", "GPUBENCH_MODEL_PATH")
-        if plan.deployment.check_model_path
-        else ("GPUBENCH_STARTED",)
-    )
-    names = (*forwarded_names(plan.deployment, plan.site.caller_env, role.env if role else ()), *own)
+    names = forwarded_names(plan.deployment, plan.site.caller_env, rank)
     argv = ["env", *(f"{name}={value}" for name, value in role.env)] if role and role.env else []
     argv += ["srun", "--overlap", "--nodes", "1", "--ntasks", "1"]
     argv += ["--nodelist", Runtime(f"${{GPUBENCH_NODE_{rank.node}}}")]
@@ -143,8 +138,4 @@ def _rank_srun(plan: SlurmPlan, rank: RankPlan) -> tuple[str, ...]:
     if slurm.mpi:
         argv += ["--mpi", slurm.mpi]
     argv += [*plan.container_options(names), *slurm.extra_srun_args]
-    if rank.command is not None:
-        argv += ["bash", "-c", RANK_WRAPPER, rank.name, "bash", "-c", rank.command]
-    else:
-        argv += ["bash", "-c", RANK_WRAPPER, rank.name, *rank.argv]
-    return tuple(argv)
+    return (*argv, "bash", "-c", RANK_WRAPPER, rank.name, *rank.words)
