@@ -206,6 +206,18 @@ def _accuracy(row: Mapping[str, JSON], gates: Gates) -> Iterator[Violation]:
     for wanted, name, floor in gates.accuracy:
         if wanted != task and not any(found == wanted for found, _ in scores):
             continue  # the floor of another task of the same recipe
+        if name == "*":
+            # A floor without a metric is for every score of the task, as validators upstream read it.
+            every = [metric for of, metric in scores if of == wanted] or ["score"]
+            yield from _floors(scores, wanted, [str(metric) for metric in every], floor)
+        else:
+            yield from _floors(scores, wanted, [name], floor)
+
+
+def _floors(
+    scores: Mapping[tuple[JSON, JSON], float | None], wanted: str, names: Sequence[str], floor: float
+) -> Iterator[Violation]:
+    for name in names:
         value, label = scores.get((wanted, name)), f"{wanted} {name}"
         if value is None:
             there = ", ".join(sorted(str(found) for of, found in scores if of == wanted)) or "no scores"

@@ -87,6 +87,7 @@ class ActiveHooks:
         """Say at once that there is no Slurm, before anything waits for it."""
         if self.is_worker or self.config.option.collectonly:
             return
+        self.session.plan_order([point for item in session.items if (point := point_of(item)) is not None])
         self._need_slurm([point for item in session.items if (point := point_of(item)) is not None])
 
     def pytest_sessionstart(self) -> None:
@@ -124,11 +125,13 @@ class ActiveHooks:
     ) -> Generator[None, None, None]:
         """Release what the next item does not need; a release that fails is this item's error."""
         yield
-        if point_of(item) is None:
+        point = point_of(item)
+        if point is None:
             return
         following = point_of(nextitem) if nextitem is not None else None
         before = len(self.session.pool.unreleased)
-        self.session.pool.release_others([] if following is None else [following.deployment])
+        keep = [] if following is None else [following.deployment, *self.session.upcoming(point)]
+        self.session.pool.release_others(keep, successor=following.deployment if following else None)
         leaked = self.session.pool.unreleased[before:]
         if leaked:
             pytest.fail(f"not confirmed as released: {', '.join(leaked)}; run `gpubench reap`", pytrace=False)

@@ -118,6 +118,7 @@ class PointRun:
         attempts = 1 + self.session.options.retry_infra
         clock = self.session.clock
         self._replan(server)
+        self.session.look_ahead(self.point)
         for attempt in range(1, attempts + 1):
             self.outcome = replace(self.outcome, started=clock.time(), attempt=attempt)
             try:
@@ -139,6 +140,8 @@ class PointRun:
             break
         self._note_server(server)
         self.outcome = replace(self.outcome, ended=clock.time())
+        if self.outcome.started is not None:
+            self.session.took(self.point, clock.time() - self.outcome.started)
         return self.outcome
 
     def _keep(self, measured: Measured) -> None:

@@ -80,12 +80,20 @@ class Session:
         self.env = dict(identity.env) or dict(os.environ)
         self.runner = runner or SystemRunner(self.env)
         self.heartbeat = Heartbeat(interval=max(0.5, min(5.0, options.heartbeat_limit / 6)))
-        self.pool = ServerPool(self._make_server, start_attempts=1 + options.retry_infra)
+        self.pool = ServerPool(
+            self._make_server,
+            start_attempts=1 + options.retry_infra,
+            can_host=self._can_host,
+            max_nodes=options.max_nodes,
+        )
+        self._order: list[Point] = []
+        self._place: dict[tuple[str, str], int] = {}
         self.warnings: list[str] = []
         self.notes: list[str] = []
         self.started = self.clock.time()
         self._jobs = 0
         self._plans: dict[str, LaunchPlan] = {}
+        self._taken: dict[Deployment, list[float]] = {}
 
     # -- parts ---------------------------------------------------------------------------------
 
@@ -211,10 +219,9 @@ class Session:
 
     def costs(self, points: Sequence[Point]) -> dict[str, float]:
         """``<recipe>/<deployment>`` -> expected seconds, from earlier rows where there are some."""
-        from pytest_gpubench.plan.cost import deployment_costs, measured_seconds
+        from pytest_gpubench.plan.cost import deployment_costs
 
-        rows = self.store.read_rows() if self.options.results.is_dir() else []
-        return deployment_costs(points, measured_seconds(rows))
+        return deployment_costs(points, self._known)
 
     def has_valid_row(self, point: Point) -> bool:
         """A row that passed or failed on its merits for the same recipe text, point and image."""
@@ -246,6 +253,70 @@ class Session:
                 plan, self.runner, self.clock, self.heartbeat, self.interrupts, environment, attempt
             )
         return Server(deployment, backend, self.probe, self.clock, self.narrator)
+
+    def _can_host(self, server: Server, deployment: Deployment) -> bool:
+        """Whether the nodes of ``server`` can go to ``deployment`` without a new allocation."""
+        from pytest_gpubench.serving.slurm_backend import SlurmBackend
+        from pytest_gpubench.slurm.environment import clean_env
+
+        plan = self.launch_plan(deployment)
+        if not isinstance(server.backend, SlurmBackend) or not isinstance(plan, SlurmPlan):
+            return False
+        environment = clean_env(self.env, self.environment(deployment))
+        seconds = self.costs(self._points_of(deployment)).get(f"{deployment.recipe}/{deployment.id}", 0.0)
+        return server.backend.can_host(plan, environment, seconds)
+
+    def plan_order(self, points: Sequence[Point]) -> None:
+        """Tell which points will run, in which order. An xdist worker is told item by item instead."""
+        self._order = list(points)
+        self._place = {(point.deployment.recipe, point.id): index for index, point in enumerate(points)}
+
+    def _from(self, point: Point) -> list[Point]:
+        place = self._place.get((point.deployment.recipe, point.id))
+        return [] if place is None else self._order[place:]
+
+    def _points_of(self, deployment: Deployment) -> list[Point]:
+        return [point for point in self._order if _same(point.deployment, deployment)]
+
+    def look_ahead(self, point: Point) -> None:
+        """Ask for the next deployments' nodes when this one will be done by the time they serve.
+
+        Earlier, the nodes would be held idle; later, the run would wait for them.
+        """
+        server = self.pool.running(point.deployment)
+        if server is None or self.options.prefetch <= 0:
+            return
+        rest = self._from(point)
+        own = [other for other in rest if _same(other.deployment, point.deployment)]
+        if not own or self._expected_seconds(own) > server.timings.start_seconds:
+            return
+        for deployment in self.upcoming(own[-1])[: self.options.prefetch]:
+            if deployment.servable and not self.pool.can_host(server, deployment):
+                self.pool.prefetch(deployment)
+
+    def _expected_seconds(self, points: Sequence[Point]) -> float:
+        """From what this deployment's points took so far, else from earlier rows, else estimated."""
+        from pytest_gpubench.plan.cost import estimate_seconds
+
+        taken = self._taken.get(points[0].deployment, []) if points else []
+        if taken:
+            return len(points) * sum(taken) / len(taken)
+        return sum(self._known.get((p.deployment.recipe, p.id), estimate_seconds(p)) for p in points)
+
+    def took(self, point: Point, seconds: float) -> None:
+        """Remember how long a point took."""
+        self._taken.setdefault(point.deployment, []).append(seconds)
+
+    @cached_property
+    def _known(self) -> dict[tuple[str, str], float]:
+        from pytest_gpubench.plan.cost import measured_seconds
+
+        return measured_seconds(self.store.read_rows()) if self.options.results.is_dir() else {}
+
+    def upcoming(self, point: Point) -> list[Deployment]:
+        """The deployments that are needed after ``point``."""
+        following = {(p.deployment.recipe, p.deployment.id): p.deployment for p in self._from(point)[1:]}
+        return list(following.values())
 
     def reap(self) -> None:
         """Cancel what workers of this run that are gone have left behind; bounded."""
@@ -309,6 +380,10 @@ class Session:
                 self.pool.release_all()
         finally:
             self.heartbeat.close()
+
+
+def _same(one: Deployment, other: Deployment) -> bool:
+    return (one.recipe, one.id) == (other.recipe, other.id)
 
 
 def _truthy(text: str) -> bool:

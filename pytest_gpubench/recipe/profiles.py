@@ -56,6 +56,7 @@ class SlurmModel(YamlModel):
     extra_sbatch_args: Texts = ()
     extra_srun_args: Texts = ()
     mpi: Text | None = None
+    reuse_allocation: Flag = False
     max_pending: Seconds | None = None
     server_command: Text | None = None
     launcher: Text | None = None

@@ -79,6 +79,7 @@ class SlurmSettings:
     extra_sbatch_args: tuple[str, ...] = ()
     extra_srun_args: tuple[str, ...] = ()
     mpi: str | None = None
+    reuse_allocation: bool = False  # the next deployment of the same shape takes the nodes over
     server_command: str | None = None  # perf-eval's site hook: replaces the rank command
     launcher: str | None = None  # perf-eval's site hook: a program that submits and writes the endpoint
 

@@ -58,8 +58,12 @@ class Backend(Protocol):
         """The job or container id, None before there is one."""
         ...
 
-    def launch(self) -> None:
-        """Ask for the nodes and start the ranks; returns without waiting for them."""
+    def launch(self, previous: Backend | None = None) -> None:
+        """Ask for the nodes (or take over those of ``previous``) and start the ranks; does not wait."""
+        ...
+
+    def held_seconds(self) -> float:
+        """How long the nodes have been held so far, as far as can be told."""
         ...
 
     def look(self) -> Look:

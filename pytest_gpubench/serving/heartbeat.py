@@ -34,6 +34,12 @@ class Heartbeat:
         with self._lock:
             self._files.discard(path)
 
+    def keep(self, path: Path, seconds: float) -> None:
+        """Stop beating in ``path`` only after a while: its script is busy stopping ranks."""
+        timer = threading.Timer(seconds, self.remove, [path])
+        timer.daemon = True
+        timer.start()
+
     def close(self) -> None:
         """Stop the thread."""
         self._stop.set()

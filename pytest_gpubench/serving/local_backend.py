@@ -9,7 +9,7 @@ from pytest_gpubench.errors import InfraError, LogTail, ServerError
 from pytest_gpubench.plan.local import LocalPlan, client_command
 from pytest_gpubench.plan.shell import fill_all
 from pytest_gpubench.reasons import Reason
-from pytest_gpubench.serving.backend import Look
+from pytest_gpubench.serving.backend import Backend, Look
 from pytest_gpubench.serving.diagnose import Evidence, diagnose
 from pytest_gpubench.serving.heartbeat import Heartbeat
 from pytest_gpubench.serving.interrupts import Interrupts
@@ -57,7 +57,11 @@ class LocalBackend:
         """``pid-<n>`` of the script that leads the ranks."""
         return None if self._process is None else f"pid-{self._process.pid}"
 
-    def launch(self) -> None:
+    def held_seconds(self) -> float:
+        """Nothing is held before the start."""
+        return 0.0
+
+    def launch(self, previous: Backend | None = None) -> None:
         """Write the script and start it."""
         self.state.prepare(self.attempt)
         self.heartbeat.add(self.state.heartbeat)

@@ -13,12 +13,27 @@ __all__ = ["ServerPool"]
 
 
 class ServerPool:
-    """Starts servers on demand, keeps them while points need them, rebuilds a broken one once."""
+    """Starts servers on demand, keeps them while points need them, rebuilds a broken one once.
 
-    def __init__(self, make: Callable[[Deployment, int], Server], *, start_attempts: int = 1) -> None:
+    ``make`` gives a server for a deployment's n-th start. ``can_host`` says whether a server's nodes can
+    take another deployment over, so that only the server is started anew. ``max_nodes`` bounds what is
+    held and asked for ahead; what a point needs now is always asked for.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Deployment, int], Server],
+        *,
+        start_attempts: int = 1,
+        can_host: Callable[[Server, Deployment], bool] = lambda server, deployment: False,
+        max_nodes: int | None = None,
+    ) -> None:
         self._make = make
         self._start_attempts = max(1, start_attempts)
+        self._can_host = can_host
+        self._max_nodes = max_nodes
         self._servers: dict[Deployment, Server] = {}
+        self._spare: Server | None = None
         self._failures: dict[Deployment, InfraError] = {}
         self._starts: dict[Deployment, int] = {}
         self._rebuilt: set[Deployment] = set()
@@ -37,7 +52,7 @@ class ServerPool:
                 first.tails,
             )
         server = self._servers.get(deployment)
-        if server is not None and not server.healthy():
+        if server is not None and server.ready and not server.healthy():
             self.release(deployment)
             if deployment in self._rebuilt:
                 error = InfraError(
@@ -48,56 +63,101 @@ class ServerPool:
                 raise error
             self._rebuilt.add(deployment)
             server = None
-        if server is None:
-            server = self._start(deployment)
-        return server
-
-    def attempts(self, deployment: Deployment) -> int:
-        """How often the deployment was started."""
-        return self._starts.get(deployment, 0)
+        if server is not None and server.ready:
+            return server
+        return self._start(deployment)
 
     def running(self, deployment: Deployment) -> Server | None:
-        """Its server, if there is one."""
+        """Its server, if there is one; it may still be starting."""
         return self._servers.get(deployment)
 
+    def prefetch(self, deployment: Deployment) -> bool:
+        """Ask for its nodes now, without waiting; False when it is there already or the budget forbids it."""
+        if deployment in self._servers or deployment in self._failures:
+            return False
+        held = sum(_nodes(server.deployment) for server in self._servers.values())
+        if self._max_nodes is not None and held + _nodes(deployment) > self._max_nodes:
+            return False
+        server = self._new(deployment)
+        try:
+            server.launch()
+        except InfraError:
+            # Asked too early is no failure of the deployment: it is asked for again when it is needed.
+            self.release(deployment)
+            return False
+        except BaseException:
+            self.release(deployment)
+            raise
+        return True
+
+    def can_host(self, server: Server, deployment: Deployment) -> bool:
+        """Whether ``deployment`` could take the nodes of ``server`` over."""
+        return self._can_host(server, deployment)
+
     def _start(self, deployment: Deployment) -> Server:
-        for attempt in range(1, self._start_attempts + 1):
-            number = self._starts.get(deployment, 0) + 1
-            self._starts[deployment] = number
-            server = self._make(deployment, number)
-            self._servers[deployment] = server
+        attempts = self._start_attempts
+        while True:
+            server = self._servers.get(deployment) or self._new(deployment)
+            spare = self._take_spare(deployment)
             try:
-                server.start()
+                server.start(spare)
                 return server
             except InfraError as err:
                 self.release(deployment)
-                if attempt == self._start_attempts or not err.reason.infrastructure:
+                if spare is not None:
+                    continue  # the nodes could not be taken over: that says nothing of the deployment
+                attempts -= 1
+                if attempts <= 0 or not err.reason.infrastructure:
                     self._failures[deployment] = err
                     raise
             except BaseException:
                 self.release(deployment)
                 raise
-        raise AssertionError("unreachable")
+
+    def _new(self, deployment: Deployment) -> Server:
+        number = self._starts.get(deployment, 0) + 1
+        self._starts[deployment] = number
+        server = self._servers[deployment] = self._make(deployment, number)
+        return server
+
+    def _take_spare(self, deployment: Deployment) -> Server | None:
+        spare, self._spare = self._spare, None
+        if spare is None:
+            return None
+        if deployment not in self._servers or self._servers[deployment].launched:
+            self._stop(spare)
+            return None
+        if not self._can_host(spare, deployment):
+            self._stop(spare)
+            return None
+        self.released.append(spare)
+        return spare
 
     def release(self, deployment: Deployment) -> None:
         """Stop its server and give the nodes back; nothing when there is none."""
         server = self._servers.pop(deployment, None)
-        if server is None:
-            return
-        self.released.append(server)
-        if not server.stop():
-            self.unreleased.append(f"{deployment.recipe}/{deployment.id}: job {server.backend.job_id}")
+        if server is not None:
+            self._stop(server)
 
-    def release_others(self, keep: Iterable[Deployment]) -> None:
-        """Stop every server that is not in ``keep``."""
+    def release_others(self, keep: Iterable[Deployment], successor: Deployment | None = None) -> None:
+        """Stop every server that is not in ``keep``; the nodes may be kept for the ``successor``."""
         kept = set(keep)
         for deployment in list(self._servers):
-            if deployment not in kept:
+            if deployment in kept:
+                continue
+            server = self._servers[deployment]
+            wanted = successor is not None and successor not in self._servers and self._spare is None
+            if wanted and successor is not None and self._can_host(server, successor):
+                self._spare = self._servers.pop(deployment)
+            else:
                 self.release(deployment)
 
     def release_all(self) -> None:
         """Stop every server; the first interruption is raised after all were stopped."""
         interrupted: KeyboardInterrupt | None = None
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            self._servers[spare.deployment] = spare
         for deployment in list(self._servers):
             try:
                 self.release(deployment)
@@ -105,3 +165,13 @@ class ServerPool:
                 interrupted = interrupted or err
         if interrupted is not None:
             raise interrupted
+
+    def _stop(self, server: Server) -> None:
+        self.released.append(server)
+        if not server.stop():
+            deployment = server.deployment
+            self.unreleased.append(f"{deployment.recipe}/{deployment.id}: job {server.backend.job_id}")
+
+
+def _nodes(deployment: Deployment) -> int:
+    return deployment.num_nodes + (1 if deployment.profile.client_node == "extra" else 0)

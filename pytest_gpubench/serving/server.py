@@ -20,11 +20,19 @@ COMPLETION_SECONDS = 60.0
 """How long one short completion may take; the first one may compile kernels."""
 
 
+_START = (Phase.QUEUE, Phase.IMPORT, Phase.LOAD, Phase.READY)
+
+
 @dataclass
 class Timings:
     """Seconds spent per phase so far."""
 
     seconds: dict[Phase, float] = field(default_factory=dict)
+
+    @property
+    def start_seconds(self) -> float:
+        """From the request to the first answer."""
+        return sum(self.seconds.get(phase, 0.0) for phase in _START)
 
     def add(self, phase: Phase, seconds: float) -> None:
         """Add to a phase."""
@@ -48,26 +56,33 @@ class Server:
         self.apis: tuple[Api, ...] = ()
         self.values: dict[str, str] = {}
         self.version: str | None = None
-        self.launched_at: float | None = None
+        self.launched = False
+        self.ready = False
         self.held_since: float | None = None
         self.held_seconds = 0.0
 
     # -- start ---------------------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self, previous: Server | None = None) -> None:
         """Launch and wait until it really serves; raises InfraError with phase and log tails."""
-        self.launch()
+        self.launch(previous)
         self.wait_ready()
 
-    def launch(self) -> None:
-        """Ask for the nodes; does not wait."""
-        if self.launched_at is not None:
+    def launch(self, previous: Server | None = None) -> None:
+        """Ask for the nodes, or take over those of ``previous``; does not wait."""
+        if self.launched:
             return
-        self.launched_at = self.clock.monotonic()
+        self.launched = True
         try:
-            self.backend.launch()
+            self.backend.launch(previous.backend if previous is not None else None)
         except InfraError as err:
+            if previous is not None:
+                previous.stop()
             raise self._with_context(err) from None
+        if previous is not None:
+            previous.handed_over()
+            self.narrator.say(self.deployment, "takes over", f"job {self.backend.job_id or '?'}")
+            return
         self.narrator.say(self.deployment, "submitted", f"job {self.backend.job_id or '?'}")
 
     def wait_ready(self) -> None:
@@ -75,7 +90,8 @@ class Server:
         deadlines = self.deployment.deadlines
         try:
             self._phase(Phase.QUEUE, deadlines.queue, "max_pending", self._has_nodes)
-            self.held_since = self.clock.monotonic()
+            # Asked for ahead, the nodes may have been held for a while already.
+            self.held_since = self.clock.monotonic() - self.backend.held_seconds()
             self.narrator.say(self.deployment, "nodes", " ".join(self.nodes) or "this host")
             self._phase(Phase.IMPORT, deadlines.image, "deadlines.image", self._all_started)
             self._phase(Phase.LOAD, deadlines.load, "deadlines.load", self._all_healthy)
@@ -84,6 +100,7 @@ class Server:
             self.narrator.say(self.deployment, "loaded", f"in {self.timings.seconds[Phase.LOAD]:.0f} s")
             self._phase(Phase.READY, deadlines.ready, "deadlines.ready", self._serves)
             self.version = self.probe.version(self.apis[0].url)
+            self.ready = True
             spent = self.clock.monotonic() - self.held_since
             self.narrator.say(self.deployment, "ready", f"after {spent:.0f} s")
         except InfraError as err:
@@ -248,10 +265,17 @@ class Server:
             return self.backend.stop()
         finally:
             self.timings.add(Phase.TEARDOWN, self.clock.monotonic() - began)
-            if self.held_since is not None:
-                self.held_seconds += self.clock.monotonic() - self.held_since
-                self.held_since = None
+            self._count_held()
             self.narrator.say(self.deployment, "released", f"job {self.backend.job_id or '?'}")
+
+    def handed_over(self) -> None:
+        """Its nodes belong to the next server from now on."""
+        self._count_held()
+
+    def _count_held(self) -> None:
+        if self.held_since is not None:
+            self.held_seconds += self.clock.monotonic() - self.held_since
+            self.held_since = None
 
     def _with_context(self, error: InfraError) -> InfraError:
         if error.phase is None:

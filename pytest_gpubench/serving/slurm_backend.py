@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pytest_gpubench.errors import InfraError, LogTail, SlurmError
 from pytest_gpubench.plan.shell import fill_all
 from pytest_gpubench.plan.slurm import SlurmPlan
 from pytest_gpubench.reasons import Reason
-from pytest_gpubench.serving.backend import Look
+from pytest_gpubench.recipe.slurm_forms import time_seconds
+from pytest_gpubench.serving.backend import Backend, Look
 from pytest_gpubench.serving.diagnose import Evidence, diagnose
 from pytest_gpubench.serving.heartbeat import Heartbeat
 from pytest_gpubench.serving.interrupts import Interrupts
@@ -75,10 +77,30 @@ class SlurmBackend:
 
     # -- start ---------------------------------------------------------------------------------
 
-    def launch(self) -> None:
-        """Write the script, journal the intent, submit, journal the id."""
+    def can_host(self, plan: SlurmPlan, environment: Mapping[str, str], seconds: float) -> bool:
+        """Whether this job can take ``plan`` over: same request, same environment, enough time left."""
+        mine, other = self.plan.deployment, plan.deployment
+        if self.job is None or self._released or self._failure is not None:
+            return False
+        if not mine.profile.slurm.reuse_allocation or mine.profile != other.profile:
+            return False
+        if self.plan.num_nodes != plan.num_nodes or self.environment != dict(environment):
+            return False
+        limit = time_seconds(mine.profile.slurm.time) if mine.profile.slurm.time else None
+        return limit is not None and self.held_seconds() + seconds < 0.9 * limit
+
+    def held_seconds(self) -> float:
+        """From the script's first note to the last heartbeat, by the file system's one clock."""
+        return self.state.age()
+
+    def launch(self, previous: Backend | None = None) -> None:
+        """Write the script, journal the intent, submit, journal the id; or take over a running job."""
         self.state.prepare(self.attempt)
         self.tools.heartbeat.add(self.state.heartbeat)
+        if isinstance(previous, SlurmBackend) and previous.job is not None:
+            self.job = previous.job
+            previous.hand_over(self.state.script)
+            return
         name = self.plan.site.job_name
         tools = self.tools
         tools.journal.intend(name)
@@ -110,6 +132,12 @@ class SlurmBackend:
             raise
         tools.journal.submitted(name, self.job)
         tools.poller.watch(self.job)
+
+    def hand_over(self, script: Path) -> None:
+        """Let the running job stop its ranks and go on with ``script``; it is not ours to cancel any more."""
+        self.state.hand_over(script)
+        self._released = True
+        self.tools.heartbeat.keep(self.state.heartbeat, seconds=60.0)
 
     # -- look ----------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_gpubench.errors import InfraError, LogTail
 from pytest_gpubench.plan.launch import LaunchPlan
-from pytest_gpubench.plan.ranks import head_variable, port_variable
+from pytest_gpubench.plan.ranks import ROUTER_PORT, head_variable, port_variable
 from pytest_gpubench.reasons import Phase, Reason
 from pytest_gpubench.results.text import read_tail
 from pytest_gpubench.serving.backend import Api
@@ -98,10 +98,27 @@ class StateFolder:
             if host and port.isdigit():
                 node = values.get(f"GPUBENCH_NODE_{worker.first_node}", "")
                 apis.append(Api(worker.label, host, int(port), node))
-        port = values.get("GPUBENCH_ROUTER_PORT", "")
+        port = values.get(ROUTER_PORT, "")
         if apis and self.plan.router is not None and port.isdigit() and self.router_wanted:
             apis.append(Api("router", apis[0].host, int(port), apis[0].node))
         return tuple(apis)
+
+    def age(self) -> float:
+        """Seconds from the script's first note to now, both as the file system's clock has them."""
+        try:
+            return max(0.0, self.heartbeat.stat().st_mtime - (self.path / "endpoint").stat().st_mtime)
+        except OSError:
+            return 0.0
+
+    def hand_over(self, script: Path) -> None:
+        """Tell the running script to stop its ranks and to become ``script``."""
+        part = self.path / "handover.part"
+        try:
+            part.write_text(f"{script}\n", encoding="utf-8")
+            part.replace(self.path / "handover")
+        except OSError as err:
+            text = f"{err.filename or self.path}: {err.strerror or err}"
+            raise InfraError(Reason.RESULTS_UNWRITABLE, text, Phase.QUEUE) from err
 
     @property
     def router_wanted(self) -> bool:

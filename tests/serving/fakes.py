@@ -83,7 +83,10 @@ class FakeBackend:
     launched: float | None = None
     processes: list[FakeProcess] = field(default_factory=list)
 
-    def launch(self) -> None:
+    def held_seconds(self) -> float:
+        return 0.0
+
+    def launch(self, previous: object = None) -> None:
         if self.launch_error is not None:
             raise self.launch_error
         self.launched = self.clock.now
