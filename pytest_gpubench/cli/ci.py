@@ -8,53 +8,20 @@ without a reason code, or a collection error keeps pytest's code: repeating it w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Callable, Sequence
 
-import pytest
-
-from pytest_gpubench.reasons import Reason
-
-__all__ = ["EXIT_INFRASTRUCTURE", "FailureWatch", "run"]
+__all__ = ["EXIT_INFRASTRUCTURE", "run"]
 
 EXIT_INFRASTRUCTURE = 75
 """``EX_TEMPFAIL`` of sysexits.h: a temporary failure, try again later. pytest itself uses 0 to 5."""
 
-
-class FailureWatch:
-    """A pytest plugin that notes the reason code of every failed phase; ``None`` where there is none."""
-
-    def __init__(self) -> None:
-        self.reasons: list[str | None] = []
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Called in the controller for every report, also those of xdist workers."""
-        if report.failed:
-            reason = dict(report.user_properties).get("gpubench_reason")
-            self.reasons.append(reason if isinstance(reason, str) else None)
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A recipe that cannot be read is nobody's infrastructure."""
-        if report.failed:
-            self.reasons.append(None)
-
-    def exit_code(self, status: int) -> int:
-        """``status`` of pytest, or :data:`EXIT_INFRASTRUCTURE`."""
-        only = bool(self.reasons) and all(map(_infrastructure, self.reasons))
-        return EXIT_INFRASTRUCTURE if status == pytest.ExitCode.TESTS_FAILED and only else status
+PLUGIN = "pytest_gpubench.cli.ci_plugin"
 
 
-def run(argv: Sequence[str]) -> int:
-    """Run pytest in this process; the exit code as the module says."""
-    watch = FailureWatch()
-    code = watch.exit_code(int(pytest.main(list(argv), plugins=[watch])))
-    if code == EXIT_INFRASTRUCTURE:
-        causes = ", ".join(dict.fromkeys(str(reason) for reason in watch.reasons))
-        print(f"gpubench ci: exit {code}: only the infrastructure failed ({causes})")
-    return code
-
-
-def _infrastructure(reason: str | None) -> bool:
-    try:
-        return Reason(reason).infrastructure
-    except ValueError:
-        return False
+def run(argv: Sequence[str], *, execute: Callable[[str, list[str]], object] = os.execv) -> int:
+    """Become pytest: this process is replaced, so that CI's signals reach the run itself."""
+    sys.stdout.flush()
+    execute(sys.executable, [sys.executable, "-m", "pytest", "-p", PLUGIN, *argv])
+    raise AssertionError("execv returned")  # it raises OSError when it fails

@@ -47,5 +47,9 @@ def run(argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
         print(f"gpubench report: {err}", file=sys.stderr)
         return 1
     points = sum(len(source.rows) for source in sources)
-    print(f"{path}: {points} points of {len(sources)} run{'s' if len(sources) > 1 else ''}")
+    print(f"{path}: {_count(points, 'point')} of {_count(len(sources), 'run')}")
     return 0
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from pytest_gpubench.cli.ci import EXIT_INFRASTRUCTURE, FailureWatch
+from pytest_gpubench.cli.ci import EXIT_INFRASTRUCTURE, PLUGIN, run
+from pytest_gpubench.cli.ci_plugin import FailureWatch
 from pytest_gpubench.reasons import Reason
 
 SUITE = """
@@ -73,16 +76,30 @@ def test_no_failure_noted_is_no_infrastructure() -> None:
     assert FailureWatch().exit_code(1) == 1
 
 
-def test_the_cause_is_said(pytester: pytest.Pytester) -> None:
+def test_the_cause_is_said_and_nothing_is_warned_of(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SUITE)
-    result = pytester.runpython_c(CODE.format(["-q", "-k", "test_dead"]))
+    result = pytester.runpython_c(CODE.format(["-W", "error", "-k", "test_dead"]))
+    assert result.ret == EXIT_INFRASTRUCTURE
     result.stdout.fnmatch_lines(["gpubench ci: exit 75: only the infrastructure failed (server_exited)"])
+    result.stdout.no_fnmatch_line("*warning*")
 
 
-CODE = "import sys; from pytest_gpubench.cli.ci import run; sys.exit(run({!r}))"
+def test_the_process_becomes_pytest() -> None:
+    became: list[list[str]] = []
+
+    def execute(program: str, argv: list[str]) -> None:
+        became.append([program, *argv])
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        run(["-k", "a b"], execute=execute)
+    assert became == [[sys.executable, sys.executable, "-m", "pytest", "-p", PLUGIN, "-k", "a b"]]
+
+
+CODE = "import sys; from pytest_gpubench.cli.main import main; sys.exit(main(['ci', *{!r}]))"
 
 
 def run_ci(pytester: pytest.Pytester, *arguments: str) -> int:
-    """In a process of its own: pytest inside pytest would share its state."""
+    """In a process of its own, which becomes pytest."""
     result = pytester.runpython_c(CODE.format(["-q", "-p", "no:cacheprovider", *arguments]))
     return int(result.ret)
