@@ -38,6 +38,7 @@ class FailureWatch:
         """What the session's ``exitstatus`` is now, the process ends with."""
         session.exitstatus = self.exit_code(int(exitstatus))
 
+    @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
         """Say why the exit code is not pytest's."""
         if self.exit_code(int(exitstatus)) == EXIT_INFRASTRUCTURE:
