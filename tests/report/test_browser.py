@@ -212,6 +212,15 @@ def test_two_runs_overlay(browser: Browser, tmp_path: Path) -> None:
     assert set(column(browser, "Run")) == {"demo-1", "demo-2"}
 
 
+def test_a_run_in_which_nothing_was_measured(browser: Browser, tmp_path: Path) -> None:
+    rows = [row for row in demo_rows() if row["status"] == "error"]
+    browser.open(write_report(tmp_path / "none.html", [Source("none", demo_run(), rows)]))
+    assert browser.complaints() == []
+    assert browser.evaluate("document.getElementById('chart-ttft').hidden") is True
+    assert "nothing to draw" in browser.evaluate("document.getElementById('chart-ttft-note').textContent")
+    assert column(browser, "Verdict") == ["error (server exited)"]
+
+
 @pytest.mark.slow
 def test_many_rows_stay_usable(browser: Browser, tmp_path: Path) -> None:
     rows = [row for row in demo_rows() if row["status"] != "error"]

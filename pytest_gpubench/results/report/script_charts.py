@@ -153,6 +153,11 @@ function drawCurve(id, x, y) {
   const shown = data.series.filter((series) => !load || series.load === load);
   const rows = shown.flatMap((series) => series.rows)
     .filter((row) => figure(x, row) !== null && figure(y, row) !== null);
+  byId(id).hidden = !rows.length;
+  if (!rows.length) {
+    byId(id + "-note").textContent = "No row has both figures under this load: there is nothing to draw.";
+    return;
+  }
   const type = rows.length > WEBGL_FROM ? "scattergl" : "scatter";
   const shapes = [], axes = {}, far = [];
   for (const [axis, metric] of [["x", x], ["y", y]]) {
