@@ -6,13 +6,20 @@ pytest does not turn SIGTERM into teardown, so a cancelled CI job would leave it
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 __all__ = ["Interrupts"]
+
+REPEAT_SECONDS = 10.0
+"""How long after an interruption further signals are taken for the same one: a second Ctrl-C, or CI that
+sends SIGTERM to a group and then to each process, must not cut short what the first one set off."""
+PATIENCE = b"\ngpubench: interrupted; giving the nodes back, which is bounded in time. Please wait.\n"
 
 
 class Interrupts:
@@ -22,6 +29,7 @@ class Interrupts:
         self.received: int | None = None
         self._depth = 0
         self._pending = False
+        self._raised_at = float("-inf")
         self._previous: dict[int, Any] = {}
 
     def install(self) -> Callable[[], None]:
@@ -45,7 +53,18 @@ class Interrupts:
             self._depth -= 1
             if self._depth == 0 and self._pending:
                 self._pending = False
-                raise KeyboardInterrupt(self._describe())
+                raise self._interruption()
+
+    @contextlib.contextmanager
+    def absorb(self) -> Iterator[None]:
+        """Signals that arrive inside are only noted: the run is ending anyway. Bounded, like a shield."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if self._depth == 0:
+                self._pending = False
 
     def _restore(self) -> None:
         for number, handler in self._previous.items():
@@ -53,11 +72,15 @@ class Interrupts:
         self._previous.clear()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        repeated = time.monotonic() - self._raised_at < REPEAT_SECONDS
         self.received = number
-        if self._depth:
-            self._pending = True
+        if self._depth or repeated:
+            self._pending = self._pending or not repeated
+            with contextlib.suppress(OSError):
+                os.write(2, PATIENCE)  # not through Python's buffers: a handler may run inside them
             return
-        raise KeyboardInterrupt(self._describe())
+        raise self._interruption()
 
-    def _describe(self) -> str:
-        return signal.Signals(self.received).name if self.received else "interrupted"
+    def _interruption(self) -> KeyboardInterrupt:
+        self._raised_at = time.monotonic()
+        return KeyboardInterrupt(signal.Signals(self.received).name if self.received else "interrupted")

@@ -112,6 +112,8 @@ class ServerPool:
                     raise
             except BaseException:
                 self.release(deployment)
+                if spare is not None:
+                    spare.stop()  # does nothing once its nodes were handed over
                 raise
 
     def _new(self, deployment: Deployment) -> Server:
@@ -135,9 +137,11 @@ class ServerPool:
 
     def release(self, deployment: Deployment) -> None:
         """Stop its server and give the nodes back; nothing when there is none."""
-        server = self._servers.pop(deployment, None)
+        server = self._servers.get(deployment)
         if server is not None:
+            # Known until it has stopped: what interrupts us here leaves it to release_all.
             self._stop(server)
+            self._servers.pop(deployment, None)
 
     def release_others(self, keep: Iterable[Deployment], successor: Deployment | None = None) -> None:
         """Stop every server that is not in ``keep``; the nodes may be kept for the ``successor``."""
@@ -167,7 +171,8 @@ class ServerPool:
             raise interrupted
 
     def _stop(self, server: Server) -> None:
-        self.released.append(server)
+        if server not in self.released:
+            self.released.append(server)
         if not server.stop():
             deployment = server.deployment
             self.unreleased.append(f"{deployment.recipe}/{deployment.id}: job {server.backend.job_id}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -163,9 +164,26 @@ class Server:
                 )
         # /health stays 200 while a follower is dead: only an answered request proves that it serves.
         api = look.apis[-1] if look.apis[-1].label == "router" else look.apis[0]
-        problem = self.probe.completes(api.url, wanted, COMPLETION_SECONDS)
-        self._last_problem = problem
-        return problem is None
+        self._last_problem = self._completion(api.url, wanted)
+        return self._last_problem is None
+
+    def _completion(self, url: str, model: str) -> str | None:
+        """One request, answered or not; a rank that dies meanwhile ends the wait, since it may hang for it."""
+        outcome: list[str | None] = []
+
+        def ask() -> None:
+            try:
+                outcome.append(self.probe.completes(url, model, COMPLETION_SECONDS))
+            except Exception as err:  # a thread's own exception would be lost
+                outcome.append(f"{type(err).__name__}: {err}")
+
+        thread = threading.Thread(target=ask, name="gpubench-completion", daemon=True)
+        thread.start()
+        while True:
+            thread.join(POLL_SECONDS)
+            if not thread.is_alive():
+                return outcome[0] if outcome else "the request was cut off"
+            self._look()
 
     def _routed(self, look: Look) -> bool:
         self._last_problem = "the router does not answer"
@@ -261,12 +279,15 @@ class Server:
     def stop(self) -> bool:
         """Give the nodes back; idempotent, bounded."""
         began = self.clock.monotonic()
+        released = False
         try:
-            return self.backend.stop()
+            released = self.backend.stop()
+            return released
         finally:
             self.timings.add(Phase.TEARDOWN, self.clock.monotonic() - began)
             self._count_held()
-            self.narrator.say(self.deployment, "released", f"job {self.backend.job_id or '?'}")
+            what = "released" if released else "not confirmed as released"
+            self.narrator.say(self.deployment, what, f"job {self.backend.job_id or '?'}")
 
     def handed_over(self) -> None:
         """Its nodes belong to the next server from now on."""
