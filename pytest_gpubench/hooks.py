@@ -16,6 +16,7 @@ from pytest_gpubench import __version__
 from pytest_gpubench.collect import MasterFile, RecipeFile, Source, kind_of
 from pytest_gpubench.errors import RecipeError
 from pytest_gpubench.mock import MockCluster
+from pytest_gpubench.progress import ProgressFiles, ProgressPrinter, append_events
 from pytest_gpubench.recipe.types import Deployment, Point
 from pytest_gpubench.session import Session
 from pytest_gpubench.summary import close_run, write_summary
@@ -39,6 +40,8 @@ class ActiveHooks:
         self.sources = sources
         self.cluster = cluster
         self.is_worker = hasattr(config, "workerinput")
+        self.printer: ProgressPrinter | None = None
+        self.progress_files: ProgressFiles | None = None
 
     # -- collection ----------------------------------------------------------------------------
 
@@ -87,17 +90,36 @@ class ActiveHooks:
         """Say at once that there is no Slurm, before anything waits for it."""
         if self.is_worker or self.config.option.collectonly:
             return
-        self.session.plan_order([point for item in session.items if (point := point_of(item)) is not None])
-        self._need_slurm([point for item in session.items if (point := point_of(item)) is not None])
+        points = [point for item in session.items if (point := point_of(item)) is not None]
+        self.session.plan_order(points)
+        if self.printer is not None and self.progress_files is None:
+            self.printer.total = len(points)
+        self._need_slurm(points)
 
     def pytest_sessionstart(self) -> None:
         """Under xdist the controller collects nothing: judge all selected recipes here."""
-        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is not None and self.config.option.verbose >= 0 and not self.is_worker:
-            self.session.narrator.write_to(_line_writer(self.config, reporter))
-        if self.is_worker or not getattr(self.config.option, "numprocesses", None):
+        parallel = bool(getattr(self.config.option, "numprocesses", None))
+        self._show_progress(parallel)
+        if self.is_worker or not parallel:
             return
         self._need_slurm(list(self._all_points()))
+
+    def _show_progress(self, parallel: bool) -> None:
+        narrator = self.session.narrator
+        narrator.stream_logs = self.session.options.stream_logs
+        folder = self.session.options.results / ".gpubench" / "progress"
+        if self.is_worker:
+            narrator.send_to(append_events(folder / f"{self.session.identity.worker}.jsonl"))
+            return
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is None or self.config.option.verbose < 0:
+            return
+        self.printer = ProgressPrinter(_line_writer(self.config, reporter), self.session.env)
+        narrator.send_to(self.printer)
+        if parallel and not self.config.option.collectonly:
+            self.printer.total = sum(point.rejected is None for point in self._all_points())
+            self.progress_files = ProgressFiles(folder, self.printer)
+            self.progress_files.start()
 
     def _need_slurm(self, points: list[Point]) -> None:
         options = self.session.options
@@ -142,6 +164,10 @@ class ActiveHooks:
         try:
             self.session.close()
         finally:
+            if self.progress_files is not None:
+                self.progress_files.close()
+            if self.printer is not None:
+                self.printer.close()
             if not self.is_worker:
                 close_run(
                     self.session, list(self._all_points()) if not self.config.option.collectonly else []
@@ -209,7 +235,7 @@ def _line_writer(config: pytest.Config, reporter: pytest.TerminalReporter) -> Ca
         # Lines come while a test runs, when standard output is captured.
         with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
             reporter.ensure_newline()
-            reporter.write_line(f"[gpubench] {line}")
+            reporter.write_line(line)
             reporter.flush()
 
     return write

@@ -197,14 +197,15 @@ class PointRun:
     def _fail(self, error: InfraError) -> NoReturn:
         """Infrastructure: the row says so, the report carries the logs, no traceback."""
         failure = Failure.of(error)
-        running = self.session.pool.running(self.point.deployment)
+        running = self.session.pool.latest(self.point.deployment)
         if running is not None:
             self._note_server(running)
         self.outcome = replace(self.outcome, failure=failure, ended=self.session.clock.time(), raws=())
         row, _ = self._write_row(self.point)
         self._narrate(row)
         self._sections()
-        pytest.fail(str(error), pytrace=False)
+        # Without a context: the error that led here is told in full by this one.
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
 
     def _interrupted(self, error: BaseException) -> None:
         if not isinstance(error, KeyboardInterrupt):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -42,7 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"gpubench: unknown command {arguments[0]!r}{hint}\n\n{usage()}", file=sys.stderr)
         return 2
     module = importlib.import_module(f"pytest_gpubench.cli.{entry[0]}")
-    code: int = module.run(arguments[1:])
+    try:
+        code: int = module.run(arguments[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # `gpubench … | head`: the reader has what it wanted. Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     return code
 
 

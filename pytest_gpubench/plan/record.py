@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_gpubench.plan.environment import masked
 from pytest_gpubench.plan.shell import fill_all
-from pytest_gpubench.recipe.types import Deployment, Parallel, Point, Role
+from pytest_gpubench.recipe.types import Deployment, Gates, Parallel, Point, Role
 
 __all__ = ["Commands", "plan_record"]
 
@@ -90,6 +90,7 @@ def plan_record(
             "disagg": point.labels.disagg,
             "spec_decoding": point.labels.spec_decoding,
         },
+        "gates": gates_record(point.gates),
         "parallel": parallel_record(deployment.parallel),
         "prefill": role_record(deployment, deployment.prefill),
         "decode": role_record(deployment, deployment.decode),
@@ -98,6 +99,22 @@ def plan_record(
         "launch_argv": [fill_all(argv, known) for argv in steps],
         "markers": list(point.markers),
         "rejected": point.rejected,
+    }
+
+
+def gates_record(gates: Gates) -> dict[str, Any]:
+    """What must hold, in the row's metric names and units."""
+    return {
+        "max_failure_rate": gates.max_failure_rate,
+        "floors": dict(gates.floors),
+        "ceilings": dict(gates.ceilings),
+        "references": {
+            ref.metric: {"value": ref.value, "lower": ref.lower, "upper": ref.upper}
+            for ref in gates.references
+        },
+        "max_spread": dict(gates.max_spread),
+        "accuracy": [list(floor) for floor in gates.accuracy],
+        "known_issue": gates.known_issue,
     }
 
 
@@ -122,6 +139,7 @@ def role_record(deployment: Deployment, role: Role | None) -> dict[str, Any] | N
         "nodes": role.nodes,
         "gpus": role.gpus,
         "dp_attention": role.dp_attention,
+        "gates": gates_record(point.gates),
         "parallel": parallel_record(role.parallel),
         "serve_args": list(role.serve_args),
         "env": masked(dict(role.env)),

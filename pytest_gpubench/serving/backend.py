@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from pytest_gpubench.errors import InfraError, LogTail
@@ -51,6 +52,11 @@ class Backend(Protocol):
     @property
     def rank_names(self) -> tuple[str, ...]:
         """Names of all ranks, heads first within their worker."""
+        ...
+
+    @property
+    def log_folder(self) -> Path:
+        """Where the ranks' logs lie, ``<rank>.log``."""
         ...
 
     @property

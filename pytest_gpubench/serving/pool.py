@@ -33,6 +33,7 @@ class ServerPool:
         self._can_host = can_host
         self._max_nodes = max_nodes
         self._servers: dict[Deployment, Server] = {}
+        self._latest: dict[Deployment, Server] = {}
         self._spare: Server | None = None
         self._failures: dict[Deployment, InfraError] = {}
         self._starts: dict[Deployment, int] = {}
@@ -70,6 +71,10 @@ class ServerPool:
     def running(self, deployment: Deployment) -> Server | None:
         """Its server, if there is one; it may still be starting."""
         return self._servers.get(deployment)
+
+    def latest(self, deployment: Deployment) -> Server | None:
+        """Its newest server, also one that was stopped: it knows what was held and how long."""
+        return self._latest.get(deployment)
 
     def prefetch(self, deployment: Deployment) -> bool:
         """Ask for its nodes now, without waiting; False when it is there already or the budget forbids it."""
@@ -119,7 +124,7 @@ class ServerPool:
     def _new(self, deployment: Deployment) -> Server:
         number = self._starts.get(deployment, 0) + 1
         self._starts[deployment] = number
-        server = self._servers[deployment] = self._make(deployment, number)
+        server = self._servers[deployment] = self._latest[deployment] = self._make(deployment, number)
         return server
 
     def _take_spare(self, deployment: Deployment) -> Server | None:

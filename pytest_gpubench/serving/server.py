@@ -119,6 +119,7 @@ class Server:
                 if spent > limit:
                     raise self._timeout(phase, spent, setting, look)
                 self.narrator.waiting(self.deployment, phase, spent, look.detail)
+                self._stream()
                 self.clock.sleep(POLL_SECONDS if phase is not Phase.QUEUE else 2 * POLL_SECONDS)
         finally:
             self.timings.add(phase, self.clock.monotonic() - began)
@@ -268,6 +269,7 @@ class Server:
                         "this is expected",
                     )
                 self.narrator.waiting(self.deployment, Phase.BENCH, spent, name)
+                self._stream()
                 self.clock.sleep(POLL_SECONDS)
         finally:
             if process.poll() is None:
@@ -288,6 +290,9 @@ class Server:
             self._count_held()
             what = "released" if released else "not confirmed as released"
             self.narrator.say(self.deployment, what, f"job {self.backend.job_id or '?'}")
+
+    def _stream(self) -> None:
+        self.narrator.logs(self.deployment, self.backend.log_folder, self.backend.rank_names)
 
     def handed_over(self) -> None:
         """Its nodes belong to the next server from now on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pytest_gpubench.errors import InfraError, LogTail
 from pytest_gpubench.recipe.types import Deadlines, Deployment, Profile
@@ -82,6 +83,10 @@ class FakeBackend:
     stops: int = 0
     launched: float | None = None
     processes: list[FakeProcess] = field(default_factory=list)
+
+    @property
+    def log_folder(self) -> Path:
+        return Path("/logs")
 
     def held_seconds(self) -> float:
         return 0.0
