@@ -1,7 +1,8 @@
 """Finding and ending the processes of jobs.
 
 Every process of a job carries MARK in its environment, as a cgroup would hold it on a real node: a process
-that starts a session of its own is found all the same. The helpers that the mock itself forks (the keeper of
+that starts a session of its own is found all the same. A program that sets its process title (vllm-router)
+overwrites the environment that /proc shows; it is found by the session of its task. The helpers that the mock itself forks (the keeper of
 a job, the keeper of a step) are in a registry of files, since a fork does not change what /proc shows of the
 environment.
 """
@@ -14,7 +15,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-__all__ = ["MARK", "Registry", "alive", "end_all", "marked", "start_time"]
+__all__ = ["MARK", "Registry", "alive", "end_all", "enter_session", "marked", "start_time"]
 
 MARK = "GPUBENCH_MOCK_TASK"
 """Environment variable of a job's processes: ``<state folder>:<job id>:<step>``."""
@@ -47,6 +48,7 @@ def marked(prefix: str) -> Iterator[int]:
     """Ids of the living processes whose mark begins with ``prefix``; never our own."""
     wanted = f"{MARK}={prefix}".encode()
     own = os.getpid()
+    sessions = _sessions(prefix)
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == own:
             continue
@@ -55,8 +57,39 @@ def marked(prefix: str) -> Iterator[int]:
                 data = stream.read()
         except OSError:
             continue
-        if (data.startswith(wanted) or b"\0" + wanted in data) and start_time(int(name)) is not None:
-            yield int(name)
+        if data.startswith(wanted) or b"\0" + wanted in data:
+            if start_time(int(name)) is not None:
+                yield int(name)
+        elif sessions and MARK.encode() not in data:
+            fields = _stat(int(name))
+            if fields is not None and fields[0] not in "ZX" and int(fields[3]) in sessions:
+                yield int(name)
+
+
+def enter_session(folder: Path, pid: int, mark: str) -> None:
+    """Note that the task ``pid`` leads a session whose processes belong to ``mark``."""
+    path = folder / "sessions"
+    path.mkdir(exist_ok=True)
+    (path / str(pid)).write_text(f"{start_time(pid)} {mark}")
+
+
+def _sessions(prefix: str) -> set[int]:
+    """Session ids of the noted tasks whose mark begins with ``prefix``."""
+    found: set[int] = set()
+    folder = Path(prefix.partition(":")[0]) / "sessions"
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return found
+    for name in names:
+        try:
+            started, _, mark = (folder / name).read_text().partition(" ")
+        except OSError:
+            continue
+        # A dead leader's id is not given to another process while its session has processes.
+        if mark.startswith(prefix) and start_time(int(name)) in (None, started):
+            found.add(int(name))
+    return found
 
 
 def send(pids: Iterable[int], number: int) -> None:

@@ -141,6 +141,7 @@ class StepKeeper:
             start_new_session=True,
             preexec_fn=_default_signals,
         )
+        procs.enter_session(self.store.folder, process.pid, env.get(procs.MARK, ""))
         if process.stdin is not None:
             self.inputs[rank] = process.stdin.fileno()
         for kind, pipe in ((Kind.OUT, process.stdout), (Kind.ERR, process.stderr)):

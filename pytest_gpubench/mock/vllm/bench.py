@@ -51,6 +51,9 @@ def main(folder: Path, argv: list[str]) -> int:
     return _save(folder, _path(args, found), text, args, faults, job)
 
 
+_LONG = 64
+"""From twice as many tokens on a prompt is written in the short form (see ``engine.tokens_of``)."""
+
 # -- prompts -------------------------------------------------------------------------------------------------
 
 
@@ -67,14 +70,23 @@ def _prompts(args: Namespace) -> list[tuple[str, int, int]]:
         ]
     inputs, outputs = args.input_len or args.random_input_len, args.output_len or args.random_output_len
     spread_in, spread_out = bench_args.ratios(args.random_range_ratio)
-    prefix = rng.choices(vocabulary, k=args.random_prefix_len)
+    prefix = _words(rng, vocabulary, args.random_prefix_len)
     found = []
     for _ in range(args.num_prompts):
         length = rng.randint(math.floor(inputs * (1 - spread_in)), math.ceil(inputs * (1 + spread_in)))
         wanted = rng.randint(math.floor(outputs * (1 - spread_out)), math.ceil(outputs * (1 + spread_out)))
-        words = [*prefix, *rng.choices(vocabulary, k=max(1, length))]
-        found.append((" ".join(words), len(words), max(1, wanted)))
+        words = [*prefix, *_words(rng, vocabulary, max(1, length))]
+        found.append((" ".join(words), args.random_prefix_len + max(1, length), max(1, wanted)))
     return found
+
+
+def _words(rng: random.Random, vocabulary: list[str], tokens: int) -> list[str]:
+    """Random words of so many tokens together; long texts repeat each word, in the short form."""
+    run = tokens // _LONG
+    if run < 2:
+        return rng.choices(vocabulary, k=tokens)
+    words = [f"{word}*{run}" for word in rng.choices(vocabulary, k=tokens // run)]
+    return [*words, f"{rng.choice(vocabulary)}*{tokens % run}"] if tokens % run else words
 
 
 # -- the run -------------------------------------------------------------------------------------------------

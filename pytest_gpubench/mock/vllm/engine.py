@@ -19,9 +19,13 @@ class EngineStopped(Exception):
 
 
 def tokens_of(prompt: Any) -> list[Any]:
-    """The tokens of a prompt: its words, or the ids that were given; chat messages are joined."""
+    """The tokens of a prompt: its words, or the ids that were given; chat messages are joined.
+
+    ``w7*512`` stands for 512 tokens, so that thousands of long prompts are no gigabytes.
+    """
     if isinstance(prompt, str):
-        return prompt.split()
+        words = prompt.split()
+        return words if "*" not in prompt else [token for word in words for token in _expand(word)]
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], dict):
         words: list[Any] = []
         for message in prompt:
@@ -34,6 +38,11 @@ def tokens_of(prompt: Any) -> list[Any]:
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
         return tokens_of(prompt[0])
     return list(prompt) if isinstance(prompt, list) else []
+
+
+def _expand(word: str) -> list[str]:
+    token, star, times = word.partition("*")
+    return [token] * int(times) if star and times.isdecimal() and len(times) < 7 else [word]
 
 
 @dataclass
@@ -127,7 +136,9 @@ class Engine:
         done = min(1, count)
         yield done
         while done < count:
-            made = min(self.sim.stream_interval, count - done)
+            # A crowded server sends larger chunks, as vLLM merges what a busy front end has not sent yet.
+            interval = max(self.sim.stream_interval, sum(each.running for each in self._counters) // 8)
+            made = min(interval, count - done)
             done += made
             await self._until(first + (done - 1) * self.sim.token)
             yield made
