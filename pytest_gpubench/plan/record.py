@@ -139,7 +139,6 @@ def role_record(deployment: Deployment, role: Role | None) -> dict[str, Any] | N
         "nodes": role.nodes,
         "gpus": role.gpus,
         "dp_attention": role.dp_attention,
-        "gates": gates_record(point.gates),
         "parallel": parallel_record(role.parallel),
         "serve_args": list(role.serve_args),
         "env": masked(dict(role.env)),
