@@ -12,7 +12,15 @@ from pytest_gpubench.plan.ranks import RankPlan, WorkerPlan
 from pytest_gpubench.plan.script import rank_script
 from pytest_gpubench.recipe.types import Deployment
 
-__all__ = ["EXIT_HEARTBEAT", "EXIT_MODEL_MISSING", "EXIT_PORTS", "LaunchPlan", "Site"]
+__all__ = [
+    "EXIT_HEARTBEAT",
+    "EXIT_MODEL_MISSING",
+    "EXIT_PORTS",
+    "EXIT_REQUEUED",
+    "EXIT_UNWRITABLE",
+    "LaunchPlan",
+    "Site",
+]
 
 EXIT_MODEL_MISSING = 66
 """A rank's exit code when the staged model path is not on its node."""
@@ -20,6 +28,10 @@ EXIT_HEARTBEAT = 75
 """The script's exit code when the controlling process is gone."""
 EXIT_PORTS = 76
 """The script's exit code when no free ports were found."""
+EXIT_UNWRITABLE = 74
+"""The script's exit code when it cannot write into the results folder."""
+EXIT_REQUEUED = 77
+"""The script's exit code when Slurm starts it again."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +89,8 @@ class LaunchPlan:
     @property
     def state(self) -> str:
         """The state folder (host path)."""
-        return f"{self.site.folder}/state"
+        # Of this start alone: the job of a run that was killed may still watch and write its own.
+        return f"{self.site.folder}/state/{self.site.job_name}"
 
     @property
     def num_nodes(self) -> int:

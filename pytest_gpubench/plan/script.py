@@ -36,7 +36,7 @@ _VLLM_PORTS = 40
 _HELPERS = r"""
 # A record is complete or absent: written aside, then renamed.
 note() {
-  printf '%s\n' "$2" >"$STATE/$1.part" && mv -f "$STATE/$1.part" "$STATE/$1"
+  printf '%s\n' "$2" 2>/dev/null >"$STATE/$1.part" && mv -f "$STATE/$1.part" "$STATE/$1"
 }
 
 NAMES=()
@@ -67,9 +67,10 @@ stop_ranks() {
 # End the job. Slurm ends what is left.
 finish() {
   trap '' TERM INT HUP
-  note ended "$1"
+  local code=$2
+  note ended "$1" || code=74 # nobody can read why: the exit code says that nothing can be written
   stop_ranks
-  last "$2"
+  last "$code"
 }
 trap 'finish "signal TERM" 143' TERM
 trap 'finish "signal INT" 130' INT
@@ -86,6 +87,8 @@ address_of() {
   printf '%s\n' "${found:-$1}"
 }
 SEED=$SLURM_JOB_ID
+# A job that Slurm starts again is another server than the one that was waited for, or nobody waits any more.
+((${SLURM_RESTART_COUNT:-0})) && finish "requeued" 77
 mapfile -t NODES < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 """
 
@@ -151,7 +154,7 @@ def rank_script(plan: LaunchPlan) -> str:
         "# shellcheck disable=SC2016  # single quotes are meant: nothing that a recipe says is expanded",
         "set -u",
         f"FOLDER={quote(site.folder)}",
-        'STATE="$FOLDER/state"',
+        f"STATE={quote(plan.state)}",
         f"GRACE={int(site.grace)}",
         f"HEARTBEAT_LIMIT={int(site.heartbeat_limit)}",
         _HELPERS.rstrip(),
@@ -257,7 +260,7 @@ def _ports(plan: LaunchPlan) -> str:
         records.append("GPUBENCH_MODEL")
     lines += ['note endpoint "$(']
     lines += [f"  printf '%s=%s\\n' {name} \"${name}\"" for name in records]
-    lines += [')"']
+    lines += [')" || finish "results folder not writable" 74']
     return "\n".join(lines)
 
 

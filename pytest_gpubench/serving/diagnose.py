@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pytest_gpubench.errors import InfraError, ServerError, SlurmError
-from pytest_gpubench.plan.launch import EXIT_MODEL_MISSING
+from pytest_gpubench.plan.launch import EXIT_MODEL_MISSING, EXIT_UNWRITABLE
 from pytest_gpubench.reasons import Reason
 from pytest_gpubench.slurm.states import reason_of
 from pytest_gpubench.slurm.types import JobInfo, JobState
@@ -40,6 +40,15 @@ def diagnose(evidence: Evidence) -> InfraError:
     slurm_reason = reason_of(info, ours_cancelled=evidence.ours_cancelled)
     if slurm_reason is not None and slurm_reason not in (Reason.JOB_ENDED, Reason.JOB_LOST):
         return SlurmError(slurm_reason, _slurm_text(slurm_reason, info), details=_record(evidence))
+    if info.exit_code == EXIT_UNWRITABLE or evidence.ended.startswith("results folder"):
+        return SlurmError(
+            Reason.RESULTS_UNWRITABLE,
+            f"job {info.id} could not write its notes into the results folder, which both sides need: is "
+            "the disk full, or the folder not shared with the nodes?",
+            details=_record(evidence),
+        )
+    if evidence.ended == "requeued":
+        return SlurmError(Reason.REQUEUED, _slurm_text(Reason.REQUEUED, info), details=_record(evidence))
     words = evidence.ended.split()
     if words[:1] == ["rank"] and len(words) >= 3:
         return rank_failure(evidence, words[1], _number(words[2]))
@@ -109,7 +118,7 @@ def _slurm_text(reason: Reason, info: JobInfo) -> str:
         Reason.TIME_LIMIT: f"job {info.id} reached its time limit. Raise `slurm.time`, or measure less",
         Reason.NODE_FAILED: f"a node of job {info.id} failed",
         Reason.PREEMPTED: f"job {info.id} was preempted",
-        Reason.REQUEUED: f"job {info.id} was requeued (restarts: {info.restarts}): its server is another one",
+        Reason.REQUEUED: f"job {info.id} was requeued: its server is another one",
         Reason.OUT_OF_MEMORY: f"job {info.id} ran out of memory",
         Reason.JOB_LOST: f"job {info.id} left the queue, and no Slurm command knows how it ended",
         Reason.JOB_ENDED: f"job {info.id} ended ({info.state.value}) while it was needed",

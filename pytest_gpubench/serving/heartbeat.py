@@ -55,8 +55,11 @@ class Heartbeat:
         self._count += 1
         for path in files:
             try:
-                # In place, not renamed: a full disk then still changes the modification in most cases.
-                with open(path, "w", encoding="ascii") as sink:
-                    sink.write(f"{os.getpid()} {self._count}\n")
+                # In place and of one length: on a full disk a file that is there can still be overwritten.
+                handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                try:
+                    os.write(handle, b"%d %012d\n" % (os.getpid(), self._count))
+                finally:
+                    os.close(handle)
             except OSError:
                 continue  # the job ends itself when this lasts; there is nothing better to do here

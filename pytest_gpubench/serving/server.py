@@ -169,7 +169,7 @@ class Server:
         return self._last_problem is None
 
     def _completion(self, url: str, model: str) -> str | None:
-        """One request, answered or not; a rank that dies meanwhile ends the wait, since it may hang for it."""
+        """One request, answered or not. A rank that dies meanwhile ends the wait: the request may hang."""
         outcome: list[str | None] = []
 
         def ask() -> None:

@@ -13,6 +13,7 @@ from pytest_gpubench.plan.slurm import SlurmPlan
 from pytest_gpubench.reasons import Reason
 from pytest_gpubench.recipe.slurm_forms import time_seconds
 from pytest_gpubench.serving.backend import Backend, Look
+from pytest_gpubench.serving.client_step import ClientStep
 from pytest_gpubench.serving.diagnose import Evidence, diagnose
 from pytest_gpubench.serving.heartbeat import Heartbeat
 from pytest_gpubench.serving.interrupts import Interrupts
@@ -29,6 +30,8 @@ __all__ = ["SlurmBackend", "SlurmTools"]
 
 SETTLE_SECONDS = 3.0
 """How long to wait for Slurm's own word on why a job ended, before the batch script's note decides."""
+RUNNING_MAX_AGE = 3.5
+"""Seconds after which Slurm is asked again about a job that has its nodes."""
 UNREACHABLE_SECONDS = 300.0
 """How long Slurm may give no usable answer about a job before that is an error."""
 
@@ -69,6 +72,11 @@ class SlurmBackend:
     def rank_names(self) -> tuple[str, ...]:
         """Names of all ranks."""
         return tuple(rank.name for rank in self.plan.ranks)
+
+    @property
+    def log_folder(self) -> Path:
+        """The deployment's folder."""
+        return self.state.folder
 
     @property
     def job_id(self) -> str | None:
@@ -112,7 +120,10 @@ class SlurmBackend:
         )
         try:
             self.job = tools.client.submit(submission)
+            tools.journal.submitted(name, self.job)
         except SlurmError as err:
+            # Should a job turn up after all, it finds no heartbeat and ends itself.
+            tools.heartbeat.remove(self.state.heartbeat)
             if err.reason is Reason.SUBMIT_REFUSED:
                 tools.journal.abandoned(name, "refused")
             raise
@@ -129,8 +140,8 @@ class SlurmBackend:
                     self.stop()
                 else:
                     tools.journal.abandoned(name, "not submitted")
+            tools.heartbeat.remove(self.state.heartbeat)
             raise
-        tools.journal.submitted(name, self.job)
         tools.poller.watch(self.job)
 
     def hand_over(self, script: Path) -> None:
@@ -185,7 +196,7 @@ class SlurmBackend:
     def _max_age(self) -> float | None:
         # The state files tell that a job started and that a rank died. Slurm is asked for what only it
         # knows: while pending at a growing interval, then every few seconds (a dead node writes nothing).
-        return None if not self._nodes else 5.0
+        return None if not self._nodes else RUNNING_MAX_AGE
 
     def _seen(self, *, pending: bool, detail: str = "", failure: InfraError | None = None) -> Look:
         values = self.state.values()
@@ -219,14 +230,19 @@ class SlurmBackend:
         clock = self.tools.clock
         deadline = clock.monotonic() + SETTLE_SECONDS
         info = self.info or JobInfo(self.job, JobState.UNKNOWN)
+        noted: JobInfo | None = None  # the latest answer when the script had said why it ended
         while True:
             fresh = self.tools.poller.latest(self.job, max_age=0.0)
             if fresh.state is not JobState.UNKNOWN:
                 info = fresh
-            if info.state.ended or info.restarts or clock.monotonic() >= deadline:
+            # Asked after the script gave its reason, a job that still runs was not ended by Slurm.
+            crashed = noted is not None and fresh is not noted and fresh.state is JobState.RUNNING
+            if info.state.ended or info.restarts or crashed or clock.monotonic() >= deadline:
                 self.info = info
                 return info
-            clock.sleep(0.5)
+            if noted is None and self.state.ended:
+                noted = fresh
+            clock.sleep(0.25)
 
     # -- clients -------------------------------------------------------------------------------
 
@@ -241,7 +257,12 @@ class SlurmBackend:
             extra=self.plan.client_options(),
             command=command,
         )
-        return self.tools.runner.start(step, log=log, env=self.environment, cwd=self.plan.site.folder)
+        return ClientStep(
+            lambda: self.tools.runner.start(step, log=log, env=self.environment, cwd=self.plan.site.folder),
+            Path(log),
+            self.tools.clock,
+            patience=UNREACHABLE_SECONDS,
+        )
 
     def client_path(self, host: str) -> str:
         """A host path as the client sees it."""
@@ -265,20 +286,21 @@ class SlurmBackend:
         clock = tools.clock
         with tools.interrupts.shield():
             self._cancelled = True
-            result = tools.client.cancel(self.job)
-            tools.journal.cancelled(self.job)
             deadline = clock.monotonic() + self.plan.deployment.deadlines.teardown
-            gone = False
+            asked = gone = False
             pause = 0.2
-            while not gone and clock.monotonic() < deadline:
-                info = tools.poller.latest(self.job, max_age=0.0)
-                gone = info.state.ended
-                if not gone:
-                    if not result.done:
-                        result = tools.client.cancel(self.job)
-                    clock.sleep(pause)
-                    pause = min(pause * 1.5, 2.0)
+            while True:
+                if not asked:
+                    asked = tools.client.cancel(self.job).done
+                    if asked:
+                        tools.journal.cancelled(self.job)
+                gone = tools.poller.latest(self.job, max_age=0.0).state.ended
+                if gone or clock.monotonic() >= deadline:
+                    break
+                clock.sleep(pause)
+                pause = min(pause * 1.5, 2.0)
             tools.poller.unwatch(self.job)
+            # Whatever could not be cancelled finds no heartbeat and ends itself.
             tools.heartbeat.remove(self.state.heartbeat)
             if gone:
                 self._released = True

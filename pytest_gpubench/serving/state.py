@@ -19,12 +19,14 @@ __all__ = ["StateFolder"]
 
 
 class StateFolder:
-    """Reads and prepares ``<deployment>/state``; every read is of files that are complete or absent."""
+    """Reads and prepares ``<deployment>/state/<job name>``; every read is of files that are complete or
+    absent.
+    """
 
     def __init__(self, plan: LaunchPlan) -> None:
         self.plan = plan
         self.folder = Path(plan.site.folder)
-        self.path = self.folder / "state"
+        self.path = Path(plan.state)
 
     @property
     def heartbeat(self) -> Path:
@@ -48,8 +50,9 @@ class StateFolder:
                     path.replace(aside / path.name)
             for path in old:
                 path.unlink(missing_ok=True)
-            shutil.rmtree(self.path, ignore_errors=True)
-            self.path.mkdir()
+            # Earlier starts' notes go; a job that still watches its heartbeat there ends itself.
+            shutil.rmtree(self.path.parent, ignore_errors=True)
+            self.path.mkdir(parents=True)
             self.script.write_text(self.plan.script, encoding="utf-8")
         except OSError as err:
             text = f"{err.filename or self.folder}: {err.strerror or err}"
