@@ -56,7 +56,12 @@ def activate(config: pytest.Config, options: Options) -> None:
     interrupts = Interrupts()
     config.add_cleanup(interrupts.install())
     session = Session(
-        options, catalog, identity, checkout=config.rootpath, narrator=Narrator(), interrupts=interrupts
+        options,
+        catalog,
+        identity,
+        checkout=_checkout(config),
+        narrator=Narrator(),
+        interrupts=interrupts,
     )
     config.stash[SESSION] = session
     config.pluginmanager.register(fixtures, "gpubench-fixtures")
@@ -95,9 +100,10 @@ def _select(config: pytest.Config, options: Options) -> list[Path]:
     """The recipes of this run; the command line's arguments are made to reach them."""
     base = config.invocation_params.dir
     named = recipe_arguments(config.args, base)
-    if not options.workloads:
+    if not options.workloads or (named and options.workloads_from == "WORKLOADS"):
         return named
-    paths = select_recipes(options.workloads, options.folders, base)
+    found = select_recipes(options.workloads, options.folders, base, options.workloads_from)
+    paths = [Path(os.path.abspath(path)) for path in found]
     if config.args_source is not pytest.Config.ArgsSource.ARGS:
         # `pytest --workload X` runs X and nothing else; testpaths are for the project's own tests.
         config.args[:] = [str(path) for path in paths]
@@ -106,7 +112,13 @@ def _select(config: pytest.Config, options: Options) -> list[Path]:
         for path in paths:
             if not any(path == entry or entry in path.parents for entry in given):
                 config.args.append(str(path))
-    return paths
+    return list(dict.fromkeys([*named, *paths]))
+
+
+def _checkout(config: pytest.Config) -> Path:
+    """The project's folder. pytest's rootdir is none when it took an option's value for a path."""
+    here = config.invocation_params.dir
+    return config.rootpath if here.is_relative_to(config.rootpath) else here
 
 
 def _attempt(env: Mapping[str, str]) -> int:

@@ -106,7 +106,9 @@ class RecipeFile(pytest.Module):
         """The collector of ``source``."""
         node: RecipeFile
         if source.key is None:
-            node = cls.from_parent(parent, path=source.path)
+            outside = not source.path.is_relative_to(parent.config.rootpath)
+            # pytest's own id of such a file is empty, the same for every one.
+            node = cls.from_parent(parent, path=source.path, nodeid=str(source.path) if outside else None)
         else:
             nodeid = f"{parent.nodeid}::{source.key}"
             node = cls.from_parent(parent, path=source.path, name=source.key, nodeid=nodeid)

@@ -21,6 +21,7 @@ class Options:
     """Validated options. Paths are absolute."""
 
     workloads: tuple[str, ...]
+    workloads_from: str  # the option, or the variable
     folders: tuple[Path, ...]
     profiles: Path | None
     suite: str
@@ -119,6 +120,7 @@ def read_options(config: pytest.Config, env: Mapping[str, str] = os.environ) -> 
     json_path = option("--gpubench-json")
     return Options(
         workloads=_names(option("--workload"), env),
+        workloads_from="--workload" if option("--workload") else "WORKLOADS",
         folders=tuple(map(Path, config.getini("gpubench_workloads"))) or _default_folders(config),
         profiles=_optional_file(config.rootpath, config.getini("gpubench_profiles"), "gpubench_profiles"),
         suite=config.getini("gpubench_suite"),

@@ -41,17 +41,19 @@ def recipe_files(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: path.relative_to(folder).parts)
 
 
-def select_recipes(names: Sequence[str], folders: Sequence[Path], cwd: Path) -> list[Path]:
+def select_recipes(
+    names: Sequence[str], folders: Sequence[Path], cwd: Path, said: str = "--workload"
+) -> list[Path]:
     """The files that ``names`` mean, each once, in the order of the names.
 
     A name is a file stem, the recipe's ``name:``, a path (relative to ``cwd``), or a glob over stems,
     names and paths below the folders. Raises OptionError when any of them means no file, or a plain
-    name means several, with the close matches.
+    name means several, with the close matches; ``said`` is where the names stand.
     """
     catalogue = _Catalogue(folders)
     chosen: dict[Path, None] = {}
     for name in names:
-        for path in _find(name, catalogue, cwd):
+        for path in _find(name, catalogue, cwd, said):
             chosen[path] = None
     return list(chosen)
 
@@ -102,7 +104,7 @@ def _name_line(path: Path) -> str | None:
     return None
 
 
-def _find(name: str, catalogue: _Catalogue, cwd: Path) -> list[Path]:
+def _find(name: str, catalogue: _Catalogue, cwd: Path, said: str) -> list[Path]:
     as_path = Path(name).expanduser()
     if as_path.suffix in _SUFFIXES and (cwd / as_path).is_file():
         return [cwd / as_path]
@@ -113,9 +115,9 @@ def _find(name: str, catalogue: _Catalogue, cwd: Path) -> list[Path]:
         found = found or [path for path, _ in catalogue.entries if catalogue.name_of(path) == name]
         if len(found) > 1:
             files = ", ".join(str(path) for path in found)
-            raise OptionError(f"--workload {name}: several recipes have this name: {files}; give the path")
+            raise OptionError(f"{said} {name}: several recipes have this name: {files}; give the path")
     if not found:
-        raise OptionError(_unknown(name, catalogue))
+        raise OptionError(_unknown(name, catalogue, said))
     return found
 
 
@@ -140,12 +142,12 @@ def _glob(pattern: str, catalogue: _Catalogue, cwd: Path) -> list[Path]:
     ]
 
 
-def _unknown(name: str, catalogue: _Catalogue) -> str:
+def _unknown(name: str, catalogue: _Catalogue, said: str) -> str:
     words = catalogue.words()
     stem = Path(name).stem if name.endswith(_SUFFIXES) else name
     lowered = {word.lower(): word for word in words}
     close = [lowered[word] for word in difflib.get_close_matches(stem.lower(), lowered, n=3, cutoff=0.5)]
-    text = f"--workload {name}: no recipe has this file stem, name or path"
+    text = f"{said} {name}: no recipe has this file stem, name or path"
     if close:
         return f"{text}; did you mean {' or '.join(close)}?"
     folders = ", ".join(str(folder) for folder in catalogue.folders) or "no folder"
