@@ -2,9 +2,9 @@
 
 Every process of a job carries MARK in its environment, as a cgroup would hold it on a real node: a process
 that starts a session of its own is found all the same. A program that sets its process title (vllm-router)
-overwrites the environment that /proc shows; it is found by the session of its task. The helpers that the mock itself forks (the keeper of
-a job, the keeper of a step) are in a registry of files, since a fork does not change what /proc shows of the
-environment.
+overwrites the environment that /proc shows; it is found by the session of its task. The helpers that the
+mock itself forks (the keeper of a job, the keeper of a step) are in a registry of files, since a fork does
+not change what /proc shows of the environment.
 """
 
 from __future__ import annotations

@@ -173,6 +173,8 @@ class Keeper:
                 job.order_text = job.nodes[int(fault.node)] if fault.node.isdigit() else fault.node
                 with self.store.lock():
                     self.store.set_node(job.order_text, "DOWN", "Not responding")
+            if isinstance(fault, fault_kinds.CancelledExternally):
+                job.order_text = str(fault.uid)
             if isinstance(fault, fault_kinds.Preempted) and fault.requeue:
                 job.order_text = "requeue"
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from .. import phases
@@ -110,8 +111,15 @@ class Api:
         total = 0
         async for number in made:
             total += number
-        self.answered += 1
+        self._count()
         return Response.of(answer.whole(total))
+
+    def _count(self) -> None:
+        """One more request was answered; followers read the number from the job's folder."""
+        self.answered += 1
+        if self.job_id:
+            with contextlib.suppress(OSError):
+                (self.folder / "spool" / str(self.job_id) / "answered").write_text(str(self.answered))
 
     def _refusal(self, body: Any) -> Response | None:
         if not isinstance(body, dict):
@@ -135,12 +143,12 @@ class Api:
             return _error(failing.status, "Internal server error")
         return None
 
-    def _transfer(self, body: dict[str, Any], tokens: list[Any]) -> dict[str, Any] | None:
+    def _transfer(self, body: dict[str, Any], tokens: Sequence[Any]) -> dict[str, Any] | None:
         """What a prefill instance tells the router, for the decode instance to fetch the blocks."""
         wanted = body.get("kv_transfer_params") or {}
         if not (self.args.kv_role and wanted.get("do_remote_decode")):
             return None
-        blocks = -(-len(tokens) // self.sim.block)
+        blocks = -(-len(tokens) // self.args.number("block-size", self.sim.block))
         return {
             "do_remote_prefill": True,
             "do_remote_decode": False,
@@ -157,7 +165,7 @@ class Api:
         async for number in made:
             total += number
             yield answer.chunk(number)
-        self.answered += 1
+        self._count()
         yield answer.last(total)
 
 

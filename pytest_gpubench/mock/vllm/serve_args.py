@@ -144,12 +144,12 @@ def parse(argv: list[str]) -> ServeArgs:
     given: dict[str, Any] = {}
     while words:
         word = words.pop(0)
-        name, equals, value = _SHORT.get(word, word).partition("=")
-        short = next((key for key in _SHORT if word.startswith(key) and word[len(key) :].isdigit()), None)
-        if short is not None:
-            name, equals, value = _SHORT[short], "=", word[len(short) :]
-        elif word in _SHORT:
-            name = _SHORT[word]
+        name, equals, value = word.partition("=")
+        glued = re.fullmatch(r"(-[a-zA-Z]+)(\d+)", word)
+        if glued is not None and glued[1] in _SHORT:
+            name, equals, value = _SHORT[glued[1]], "=", glued[2]
+        elif name in _SHORT:
+            name = _SHORT[name]
         elif not word.startswith("--"):
             if model:
                 raise ArgumentError(f"vllm: error: unrecognized arguments: {word}")

@@ -146,14 +146,11 @@ class Rank:
         return began is not None and time.time() >= began + fault.seconds
 
     def _answered(self) -> int:
-        """Requests that the head answered; followers read its count from the job's folder."""
-        path = self.folder / "spool" / str(self.job) / "answered"
+        """Requests that the head answered."""
         if self.api is not None:
-            if self.job:
-                path.write_text(str(self.api.answered))
             return self.api.answered
         try:
-            return int(path.read_text() or 0)
+            return int((self.folder / "spool" / str(self.job) / "answered").read_text() or 0)
         except (OSError, ValueError):
             return 0
 
