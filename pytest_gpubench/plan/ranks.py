@@ -35,8 +35,6 @@ _SIZES = (*SIZE_FLAGS, "ep")
 DEFAULT_ROUTER = (
     "vllm-router", "--vllm-pd-disaggregation", "{prefill}", "{decode}",
     "--host", "{host}", "--port", "{port}", "--prometheus-port", "{metrics_port}",
-    # At its default level it writes several lines per request, which costs what is measured.
-    "--log-level", "warning",
 )  # fmt: skip
 """The command line of vllm-router 0.1 for prefill and decode workers; its metrics port is fixed otherwise."""
 

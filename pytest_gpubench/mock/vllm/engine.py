@@ -5,27 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from .settings import Sim
 
-__all__ = ["Engine", "EngineStopped", "tokens_of"]
+__all__ = ["Engine", "tokens_of"]
 
 
-class EngineStopped(Exception):
-    """The engine does not answer any more."""
-
-
-def tokens_of(prompt: Any) -> list[Any]:
+def tokens_of(prompt: Any) -> Sequence[Any]:
     """The tokens of a prompt: its words, or the ids that were given; chat messages are joined.
 
     ``w7*512`` stands for 512 tokens, so that thousands of long prompts are no gigabytes.
     """
     if isinstance(prompt, str):
-        words = prompt.split()
-        return words if "*" not in prompt else [token for word in words for token in _expand(word)]
+        found = prompt.split()
+        return Runs(found) if "*" in prompt else found
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], dict):
         words: list[Any] = []
         for message in prompt:
@@ -33,16 +29,33 @@ def tokens_of(prompt: Any) -> list[Any]:
             parts = content if isinstance(content, list) else [{"text": content}]
             words.append(f"<{message.get('role')}>")
             for part in parts:
-                words.extend(str(part.get("text", "")).split())
+                words.extend(tokens_of(str(part.get("text", ""))))
         return words
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
         return tokens_of(prompt[0])
     return list(prompt) if isinstance(prompt, list) else []
 
 
-def _expand(word: str) -> list[str]:
-    token, star, times = word.partition("*")
-    return [token] * int(times) if star and times.isdecimal() and len(times) < 7 else [word]
+class Runs(Sequence[Any]):
+    """Tokens in the short form, counted at once and written out only when they are looked at."""
+
+    def __init__(self, parts: Sequence[str]) -> None:
+        self._runs = [_run(part) for part in parts]
+        self._size = sum(times for _, times in self._runs)
+        self._tokens: list[str] | None = None
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: Any) -> Any:
+        if self._tokens is None:
+            self._tokens = [token for token, times in self._runs for _ in range(times)]
+        return self._tokens[index]
+
+
+def _run(part: str) -> tuple[str, int]:
+    token, star, times = part.partition("*")
+    return (token, int(times)) if star and times.isdecimal() and len(times) < 7 else (part, 1)
 
 
 @dataclass
@@ -82,7 +95,7 @@ class Engine:
         for cache in self._caches:
             cache.clear()
 
-    def _look_up(self, number: int, tokens: list[Any]) -> int:
+    def _look_up(self, number: int, tokens: Sequence[Any]) -> int:
         """Prompt tokens that need no prefill; enters the prompt's blocks."""
         if not self.caching:
             return 0
@@ -102,7 +115,9 @@ class Engine:
             cache.popitem(last=False)
         return hits
 
-    async def generate(self, tokens: list[Any], count: int, *, prefilled: bool = False) -> AsyncIterator[int]:
+    async def generate(
+        self, tokens: Sequence[Any], count: int, *, prefilled: bool = False
+    ) -> AsyncIterator[int]:
         """Yield numbers of new tokens, when they are due, ``count`` in all."""
         number = self._turn % self.engines
         self._turn += 1
@@ -121,7 +136,7 @@ class Engine:
                 counters.running -= 1
 
     async def _run(
-        self, number: int, tokens: list[Any], count: int, prefilled: bool, began: float
+        self, number: int, tokens: Sequence[Any], count: int, prefilled: bool, began: float
     ) -> AsyncIterator[int]:
         counters = self._counters[number]
         hits = self._look_up(number, tokens)
