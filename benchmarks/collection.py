@@ -1,4 +1,4 @@
-"""Collection of 5,000 points against 5,000 plain parametrised functions, and the cost of the unused plugin."""
+"""Collection of 5,000 points against 5,000 plain functions, and the cost of the unused plugin."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from measure import alternate, report, cpu_seconds
+from measure import alternate, cpu_seconds, report
 
 PLAIN = """\
 import pytest

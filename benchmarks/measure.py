@@ -50,7 +50,6 @@ def report(name: str, ours: float, theirs: float, limit: float, unit: str = "s")
     ratio = ours / theirs
     kept = ratio <= limit
     word = "ok" if kept else "ABOVE"
-    print(
-        f"{name}: {ours:.3f} {unit} against {theirs:.3f} {unit}: ratio {ratio:.2f} (limit {limit:.2f}: {word})"
-    )
+    figures = f"{ours:.3f} {unit} against {theirs:.3f} {unit}"
+    print(f"{name}: {figures}: ratio {ratio:.2f} (limit {limit:.2f}: {word})")
     return kept

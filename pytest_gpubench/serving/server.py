@@ -59,6 +59,7 @@ class Server:
         self.version: str | None = None
         self.launched = False
         self.ready = False
+        self.suspect = False  # a point did not pass: look closer before the next one
         self.held_since: float | None = None
         self.held_seconds = 0.0
 
@@ -221,18 +222,17 @@ class Server:
             raise self._with_context(err) from None
 
     def healthy(self) -> bool:
-        """True when nothing died and it still answers a request."""
+        """True when nothing died and, after a point that did not pass, it still answers a request."""
         try:
             look = self._look()
+            if not self._all_healthy(look):
+                return False
+            if self.suspect and not self._serves(look):
+                return False
         except InfraError:
             return False
-        return bool(look.apis) and self._serves_quietly(look)
-
-    def _serves_quietly(self, look: Look) -> bool:
-        try:
-            return self._all_healthy(look) and self._serves(look)
-        except InfraError:
-            return False
+        self.suspect = False
+        return True
 
     @property
     def url(self) -> str:
@@ -243,12 +243,15 @@ class Server:
         """Run a client to its end under supervision: a dead rank ends it, so does the deadline."""
         self.phase = Phase.BENCH
         try:
-            return self._supervise(argv, log, name, limit)
+            status = self._supervise(argv, log, name, limit)
         except InfraError as err:
+            self.suspect = True
             raise self._with_context(err) from None
+        self.suspect = self.suspect or status != 0
+        return status
 
     def _supervise(self, argv: Sequence[str], log: str, name: str, limit: float) -> int:
-        began = self.clock.monotonic()
+        began = seen = self.clock.monotonic()
         try:
             process = self.backend.start_client(argv, log, name)
         except OSError as err:
@@ -260,8 +263,13 @@ class Server:
                     # A client whose server died ends too, often with code 0: ask for the cause first.
                     self._look()
                     return status
-                self._look()
-                spent = self.clock.monotonic() - began
+                now = self.clock.monotonic()
+                spent = now - began
+                # The client's end is looked for often, so that a short point is not rounded up.
+                pause = min(POLL_SECONDS, max(0.01, spent / 100))
+                if now - seen >= POLL_SECONDS:
+                    seen = now
+                    self._look()
                 if spent > limit:
                     raise ClientError(
                         Reason.CLIENT_HUNG,
@@ -270,7 +278,7 @@ class Server:
                     )
                 self.narrator.waiting(self.deployment, Phase.BENCH, spent, name)
                 self._stream()
-                self.clock.sleep(POLL_SECONDS)
+                self.clock.sleep(pause)
         finally:
             if process.poll() is None:
                 process.terminate(2.0)
