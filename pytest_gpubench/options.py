@@ -43,6 +43,7 @@ class Options:
     prefetch: int
     max_nodes: int | None
     heartbeat_limit: float
+    poll_interval: float | None
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -99,6 +100,9 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("gpubench_suite", "module with the tests that the points run", default=DEFAULT_SUITE)
     parser.addini("gpubench_results", "results folder", default="results")
     parser.addini(
+        "gpubench_poll_interval", "seconds between Slurm queries (default: 2; on the mock 0.3)", default=""
+    )
+    parser.addini(
         "gpubench_heartbeat", "seconds without a heartbeat after which a job ends itself", default="120"
     )
 
@@ -118,6 +122,7 @@ def read_options(config: pytest.Config, env: Mapping[str, str] = os.environ) -> 
     if max_nodes is not None and max_nodes < 1:
         raise OptionError(f"--gpubench-max-nodes: expected 1 or more, got {max_nodes}")
     json_path = option("--gpubench-json")
+    poll = config.getini("gpubench_poll_interval")
     return Options(
         workloads=_names(option("--workload"), env),
         workloads_from="--workload" if option("--workload") else "WORKLOADS",
@@ -144,6 +149,7 @@ def read_options(config: pytest.Config, env: Mapping[str, str] = os.environ) -> 
         prefetch=option("--gpubench-prefetch"),
         max_nodes=max_nodes,
         heartbeat_limit=_seconds(config.getini("gpubench_heartbeat"), "gpubench_heartbeat"),
+        poll_interval=_seconds(poll, "gpubench_poll_interval") if poll else None,
     )
 
 

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpubench.collect import RecipeCatalog
+from pytest_gpubench.errors import InfraError
 from pytest_gpubench.options import Options
 from pytest_gpubench.plan.environment import process_environment
 from pytest_gpubench.plan.launch import LaunchPlan, Site
 from pytest_gpubench.plan.local import LocalPlan, plan_local
 from pytest_gpubench.plan.slurm import SlurmPlan, plan_slurm
 from pytest_gpubench.point_run import PointRun
+from pytest_gpubench.reasons import Reason
 from pytest_gpubench.recipe.types import Deployment, Point
 from pytest_gpubench.serving.heartbeat import Heartbeat
 from pytest_gpubench.serving.interrupts import Interrupts
@@ -25,6 +27,7 @@ from pytest_gpubench.serving.narrator import Narrator
 from pytest_gpubench.serving.pool import ServerPool
 from pytest_gpubench.serving.probe import HttpProbe
 from pytest_gpubench.serving.server import Server
+from pytest_gpubench.workers import WorkerRoll
 from pytest_gpubench.world import Clock, CommandRunner, SystemClock, SystemRunner
 
 if TYPE_CHECKING:
@@ -34,10 +37,13 @@ if TYPE_CHECKING:
     from pytest_gpubench.results.store import ResultsStore
     from pytest_gpubench.serving.backend import Backend
     from pytest_gpubench.serving.slurm_backend import SlurmTools
+    from pytest_gpubench.slurm.journal import JournalEntry
 
 __all__ = ["PointRun", "RunIdentity", "Session", "session_of"]
 
 SESSION = pytest.StashKey["Session"]()
+RECALL_SECONDS = 60.0
+"""How long an interrupted worker may take, beside the release of its nodes."""
 
 
 def session_of(config: pytest.Config) -> Session:
@@ -86,6 +92,7 @@ class Session:
             can_host=self._can_host,
             max_nodes=options.max_nodes,
         )
+        self.workers = WorkerRoll(options.results, identity.run_id)
         self._order: list[Point] = []
         self._place: dict[tuple[str, str], int] = {}
         self.warnings: list[str] = []
@@ -114,17 +121,18 @@ class Session:
     def tools(self) -> SlurmTools:
         """Slurm client, poller, journal, heartbeat."""
         from pytest_gpubench.serving.slurm_backend import SlurmTools
-        from pytest_gpubench.slurm.client import CliSlurm
+        from pytest_gpubench.slurm.client import CliSlurm, SlurmTimeouts
         from pytest_gpubench.slurm.journal import Journal, journal_folder
         from pytest_gpubench.slurm.poller import JobPoller
 
-        client = CliSlurm(self.runner, self.clock, env=self.env)
+        # A release asks again itself, within its own deadline.
+        client = CliSlurm(self.runner, self.clock, env=self.env, timeouts=SlurmTimeouts(cancel=0.0))
         return SlurmTools(
             client=client,
             poller=JobPoller(
                 client,
                 self.clock,
-                min_interval=0.3 if self.simulated else 2.0,
+                min_interval=self.options.poll_interval or (0.3 if self.simulated else 2.0),
                 share=self.options.results / ".gpubench" / "poll" if self.identity.worker else None,
             ),
             runner=self.runner,
@@ -321,6 +329,7 @@ class Session:
     def reap(self) -> None:
         """Cancel what workers of this run that are gone have left behind; bounded."""
         from pytest_gpubench.cli.reap import run as reap
+        from pytest_gpubench.slurm.client import CliSlurm
         from pytest_gpubench.slurm.journal import journal_folder
 
         if not journal_folder(self.options.results).is_dir():
@@ -332,7 +341,32 @@ class Session:
 
         arguments = ["--results", str(self.options.results), "--timeout", "60"]
         with self.interrupts.shield():
-            reap(arguments, client=self.tools.client, clock=self.clock, say=say)
+            client = CliSlurm(self.runner, self.clock, env=self.env)
+            reap(arguments, client=client, clock=self.clock, say=say)
+
+    def recall_workers(self) -> None:
+        """Let xdist workers that are still at work give their nodes back and write their rows; bounded."""
+        releases = [
+            point.deployment.deadlines.teardown for recipe in self.catalog.loaded() for point in recipe.points
+        ]
+        left = self.workers.recall(self.clock, RECALL_SECONDS + max(releases, default=0.0))
+        if left:
+            self.warnings.append(f"workers that did not end in time: {', '.join(left)}")
+
+    def note_crash(self, point: Point, text: str) -> None:
+        """The row of a point whose worker died under it, unless the point had got its row before."""
+        from pytest_gpubench.results.outcome import Failure, Outcome
+        from pytest_gpubench.results.row import judge_point
+
+        row = self.store.read_row(point.deployment.recipe, point.id)
+        if row is not None and row.get("run_id") == self.identity.run_id:
+            return
+        failure = Failure(Reason.HARNESS_ERROR, text)
+        outcome = Outcome(failure=failure, ended=self.clock.time(), simulated=self.simulated)
+        try:
+            self.store.write_row(judge_point(point, outcome, self.run_info(point))[0])
+        except InfraError as err:
+            self.warnings.append(str(err))
 
     def run_block(self) -> dict[str, JSON]:
         """Where the run comes from, for the ingest file."""
@@ -380,6 +414,16 @@ class Session:
                 self.pool.release_all()
         finally:
             self.heartbeat.close()
+            if "tools" in vars(self):
+                self.warnings.extend(map(self._unreleased, self.tools.journal.open()))
+
+    def _unreleased(self, entry: JournalEntry) -> str:
+        job = f"job {entry.id} ({entry.job_name})" if entry.id else f"job {entry.job_name}, if it was queued,"
+        return (
+            f"{job} is not confirmed as released. Without its heartbeat it ends itself within "
+            f"{self.options.heartbeat_limit:.0f} s of running; `gpubench reap --results "
+            f"{self.options.results}` cancels it at once"
+        )
 
 
 def _same(one: Deployment, other: Deployment) -> bool:
