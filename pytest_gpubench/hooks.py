@@ -29,6 +29,9 @@ NO_SLURM = (
 )
 
 
+_UNINTERRUPTED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
+
+
 class ActiveHooks:
     """Registered by ``activation.activate``; one per process."""
 
@@ -99,6 +102,8 @@ class ActiveHooks:
     def pytest_sessionstart(self) -> None:
         """Under xdist the controller collects nothing: judge all selected recipes here."""
         parallel = bool(getattr(self.config.option, "numprocesses", None))
+        if self.is_worker and not self.session.options.dry_run and not self.config.option.collectonly:
+            self.session.workers.enter(self.session.identity.worker)
         self._show_progress(parallel)
         if self.is_worker or not parallel:
             return
@@ -158,26 +163,45 @@ class ActiveHooks:
         if leaked:
             pytest.fail(f"not confirmed as released: {', '.join(leaked)}; run `gpubench reap`", pytrace=False)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self) -> None:
-        """Give everything back, then put the results together."""
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
+        """Give everything back, then put the results together. Signals cannot cut that short."""
+        with self.session.interrupts.absorb():
+            self._finish(session)
+            if self.session.interrupts.received is not None and session.exitstatus in _UNINTERRUPTED:
+                session.exitstatus = pytest.ExitCode.INTERRUPTED
         try:
+            yield
+        finally:
+            if self.session.workers.present() and not self.is_worker:
+                # xdist has ended those by now that did not end themselves.
+                with self.session.interrupts.absorb():
+                    self.session.reap()
+
+    def _finish(self, session: pytest.Session) -> None:
+        try:
+            if not self.is_worker and self.session.workers.present():
+                self.session.recall_workers()
+                self.session.reap()
             self.session.close()
         finally:
             if self.progress_files is not None:
                 self.progress_files.close()
             if self.printer is not None:
                 self.printer.close()
-            if not self.is_worker:
-                close_run(
-                    self.session, list(self._all_points()) if not self.config.option.collectonly else []
-                )
+            if self.is_worker:
+                self.session.workers.leave(self.session.identity.worker)
+            else:
+                points = list(self._all_points()) if not self.config.option.collectonly else []
+                if not close_run(self.session, points) and session.exitstatus == pytest.ExitCode.OK:
+                    session.exitstatus = pytest.ExitCode.TESTS_FAILED  # who reads the file would miss it
 
     def pytest_unconfigure(self) -> None:
         """The mocked cluster ends with the run."""
         if self.cluster is not None:
-            self.cluster.close()
-            shutil.rmtree(self.cluster.folder, ignore_errors=True)
+            with self.session.interrupts.absorb():
+                self.cluster.close()
+                shutil.rmtree(self.cluster.folder, ignore_errors=True)
             self.cluster = None
 
     # -- report --------------------------------------------------------------------------------
@@ -206,7 +230,15 @@ class ActiveHooks:
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """A worker that crashed cannot give its nodes back: do it for it."""
         if error:
+            self.session.workers.wait_dead(node.gateway.id, self.session.clock, timeout=10.0)
             self.session.reap()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
+        """The point that a worker died in gets its row here."""
+        for point in self._all_points():
+            if self._nodeid(point) == crashitem:
+                self.session.note_crash(point, str(report.longrepr))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:

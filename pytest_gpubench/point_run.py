@@ -42,6 +42,7 @@ class PointRun:
         self.point = point
         self.outcome = Outcome(simulated=session.simulated)
         self.row: dict[str, JSON] | None = None
+        self._unwritten: InfraError | None = None
 
     # -- setup ---------------------------------------------------------------------------------
 
@@ -161,6 +162,11 @@ class PointRun:
         """Build the row, write it, and fail the test if a gate is missed."""
         row, verdict = self._write_row(replace(self.point, gates=gates))
         self._narrate(row)
+        running = self.session.pool.running(self.point.deployment)
+        if running is not None and verdict.status != "passed":
+            running.suspect = True
+        if self._unwritten is not None and (verdict.status == "passed" or verdict.expected):
+            raise pytest.fail.Exception(str(self._unwritten), pytrace=False)
         if verdict.status == "passed":
             return
         if verdict.expected:
@@ -211,6 +217,9 @@ class PointRun:
         if not isinstance(error, KeyboardInterrupt):
             return
         failure = Failure(Reason.INTERRUPTED, f"interrupted ({error})" if str(error) else "interrupted")
+        server = self.session.pool.latest(self.point.deployment)
+        if server is not None:
+            self._note_server(server)
         self.outcome = replace(self.outcome, failure=failure, ended=self.session.clock.time(), raws=())
         with self.session.interrupts.shield():
             self._write_row(self.point)
@@ -223,7 +232,8 @@ class PointRun:
         try:
             self.session.store.write_row(row)
         except InfraError as err:
-            # The row is not lost: it goes on with the report, and the summary names the file.
+            # The row goes on with the report, and the summary names the file; it is not in the results.
+            self._unwritten = err
             self.session.warnings.append(str(err))
         self.item.user_properties.extend(
             (f"gpubench_{name}", value) for name in PROPERTIES if (value := row.get(name)) is not None

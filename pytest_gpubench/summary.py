@@ -32,21 +32,31 @@ COLUMNS = (
 )
 
 
-def close_run(session: Session, points: Sequence[Point]) -> None:
-    """Assemble the ingest file from the rows of this run (and of the resumed points)."""
+def close_run(session: Session, points: Sequence[Point]) -> bool:
+    """Assemble the ingest file from the rows of this run (and of the resumed points).
+
+    False when there are rows and the file could not be written.
+    """
     if session.options.dry_run or not points:
-        return
+        return True
     resumed = [(point.deployment.recipe, point.id) for point in points] if session.options.resume else []
     rows = rows_of_run(session)
     if not rows and not resumed:
-        return
+        return True
     try:
         session.store.assemble(
             session.run_block(), run_id=session.identity.run_id, resumed=resumed, path=session.options.json
         )
+    except GpubenchError as err:
+        session.warnings.append(
+            f"{err}. The rows lie with their points; --gpubench-resume puts them together"
+        )
+        return False
+    try:
         _ingest(session, rows)
     except GpubenchError as err:
         session.warnings.append(str(err))
+    return True
 
 
 def _ingest(session: Session, rows: Sequence[Row]) -> None:

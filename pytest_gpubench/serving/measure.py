@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +12,7 @@ from pytest_gpubench.bench.client import ClientRun, bench_argv, warmup_prompts
 from pytest_gpubench.bench.prefix_cache import CacheCounters, hit_rate, read_counters
 from pytest_gpubench.bench.result import RawResult, read_raw
 from pytest_gpubench.bench.seeds import measure_seed, warmup_seed
-from pytest_gpubench.errors import ClientError, InfraError, LogTail
+from pytest_gpubench.errors import ClientError, InfraError, LogTail, ResultError
 from pytest_gpubench.reasons import Phase, Reason
 from pytest_gpubench.recipe.types import Load, Point
 from pytest_gpubench.results.text import read_tail
@@ -21,6 +23,7 @@ __all__ = ["Measured", "measure"]
 
 RESULT_SECONDS = 30.0
 """How long a result file may take to appear after the client ended: NFS shows new files late."""
+_PROBE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,7 @@ def _collect(server: Server, path: Path, log: str, began: float, code: int, cloc
             code != 0 and clock.monotonic() > deadline - RESULT_SECONDS + 3.0
         ):
             reason = Reason.NO_RESULT if code == 0 else Reason.CLIENT_FAILED
+            _need_space(path.parent, f"no result file {path.name}, after exit code {code} of the client")
             raise ClientError(
                 reason,
                 f"the client ended with exit code {code} and left no result file {path}",
@@ -123,8 +127,25 @@ def _collect(server: Server, path: Path, log: str, began: float, code: int, cloc
             )
         server.check()
         clock.sleep(0.2)
-    # Clocks of node and login node differ: the file was deleted before, so a minute of grace is enough.
-    return read_raw(path, written_after=began - 60.0)
+    try:
+        # Clocks of node and login node differ: the file was deleted before, so a minute of grace is enough.
+        return read_raw(path, written_after=began - 60.0)
+    except ResultError as err:
+        _need_space(path.parent, f"{err}, after exit code {code} of the client")
+        raise
+
+
+def _need_space(folder: Path, what: str) -> None:
+    """Raise when nothing can be written into the folder: that is why a result is cut or missing."""
+    probe = folder / f".space-{os.getpid()}"
+    try:
+        probe.write_bytes(bytes(_PROBE_BYTES))
+    except OSError as err:
+        text = f"{folder} cannot be written ({err.strerror or err}): {what}"
+        raise InfraError(Reason.RESULTS_UNWRITABLE, text, Phase.BENCH) from err
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
 
 
 def _counters(server: Server) -> CacheCounters | None:
