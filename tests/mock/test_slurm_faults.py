@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from pathlib import Path
 
 from pytest_gpubench.mock import (
     CancelledExternally,
@@ -199,6 +200,39 @@ def test_accounting_remembers_what_the_controller_forgot(site: Site) -> None:
             f"{done}.batch|batch"
             in other.run("sacct", "-j", str(done), "-n", "-P", "--format=JobID,JobName").stdout
         )
+
+
+def test_a_signal_before_the_time_limit(tmp_path: Path) -> None:
+    with MockCluster(tmp_path / "cluster", minute=2.0, kill_wait=0.2) as cluster:
+        site = Site(cluster, tmp_path)
+        body = "trap 'echo warned; exit 0' USR1\nwhile true; do sleep 0.05; done\n"
+        job = site.submit(body, "-t", "1", "--signal=B:USR1@45")
+        found = cluster.wait(job)
+        assert (found.state, (tmp_path / f"slurm-{job}.out").read_text()) == ("COMPLETED", "warned\n")
+        assert 0.4 < found.end - found.start < 1.8
+        assert "Invalid --signal specification" in site.run("sbatch", "--signal=FOO", "job.sh").stderr
+
+
+def test_sbatch_waits(site: Site) -> None:
+    done = site.run("sbatch", "--parsable", "--wait", "--wrap", "sleep 0.3; exit 4")
+    assert (done.returncode, done.stdout, site.cluster.job(1).state) == (4, "1\n", "FAILED")
+
+
+def test_what_is_not_modelled_is_refused(site: Site) -> None:
+    for words in (["--array=1-3"], ["--dependency=afterok:1"]):
+        done = site.run("sbatch", *words, "--wrap=true")
+        assert (done.returncode, "is not modelled by the mocked Slurm" in done.stderr) == (1, True)
+    assert site.cluster.jobs() == []
+    assert "Invalid feature specification" in site.run("sbatch", "-C", "h100", "--wrap=true").stderr
+
+
+def test_a_job_holds_no_file_of_its_submitter(site: Site) -> None:
+    """A lock of the calling shell is free again when that shell has ended."""
+    lock = site.folder / "lock"
+    script = f"exec 9>{lock}; flock 9; sbatch --wrap 'sleep 300'; srun --jobid=1 --overlap -n1 -N1 true"
+    assert site.run("bash", "-c", script).returncode == 0
+    assert site.run("flock", "--nonblock", str(lock), "true").returncode == 0
+    assert site.cluster.job(1).state == "RUNNING"
 
 
 def test_srun_takes_an_allocation_of_its_own(site: Site) -> None:

@@ -69,6 +69,12 @@ class Command:
         sys.stderr.flush()
         raise SystemExit(status)
 
+    def refuse(self, parsed: Parsed, *keys: str) -> None:
+        """End the command at an option that would change what happens and is not modelled."""
+        for key in keys:
+            if key in parsed:
+                self.fail(f"--{key} is not modelled by the mocked Slurm")
+
     def reach_controller(self, prefix: str | None = None) -> None:
         """End the command when slurmctld is out of reach."""
         if self.faults.find(ControllerDown) is not None:

@@ -3,11 +3,13 @@ to end."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from .. import faults as fault_kinds
@@ -28,11 +30,19 @@ _STRIKES: dict[type[fault_kinds.Fault], str] = {
 }
 
 
-def detach(store: Store, what: str) -> bool:
-    """Fork a registered process in a session of its own; True in the child, which has no standard streams."""
+def detach(store: Store, what: str, keep: Collection[int] = ()) -> bool:
+    """Fork a registered process in a session of its own; True in the child.
+
+    The child has no standard streams, and of the other open files only those in ``keep``: a lock or a pipe
+    of the caller is not held by a job.
+    """
     if os.fork():
         return False
     os.setsid()
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in keep:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(null, number)
@@ -52,6 +62,7 @@ class Keeper:
         self.spool = store.folder / "spool" / str(job_id)
         self.faults = FaultBox(store.folder)
         self.mark = f"{store.folder}:{job_id}:"
+        self.warned = False
 
     def run(self) -> None:
         """Until the job has ended for good."""
@@ -156,7 +167,9 @@ class Keeper:
         if job.state == "RUNNING":
             short = self.faults.find(fault_kinds.TimeLimit, job.name)
             limit = job.minutes * self.store.spec.minute if job.minutes >= 0 else float("inf")
-            if time.time() - job.start > (short.seconds if short else limit):
+            limit = short.seconds if short else limit
+            self._warn(job, limit)
+            if time.time() - job.start > limit:
                 job.order = "time_limit"
                 return
         for kind, order in _STRIKES.items():
@@ -177,6 +190,17 @@ class Keeper:
                 job.order_text = str(fault.uid)
             if isinstance(fault, fault_kinds.Preempted) and fault.requeue:
                 job.order_text = "requeue"
+
+    def _warn(self, job: Job, limit: float) -> None:
+        """Send the signal that ``--signal`` asked for, once, before the time limit."""
+        if not job.signal or self.warned or time.time() - job.start < limit - job.signal_before:
+            return
+        self.warned = True
+        if job.signal_batch:  # the script's shell alone
+            procs.send([int((self.spool / "batch.pid").read_text())], job.signal)
+        else:
+            script = set(procs.marked(self.mark + "batch."))
+            procs.send([pid for pid in self._processes() if pid not in script], job.signal)
 
     def _interrupted(self, job: Job, process: subprocess.Popen[bytes] | None) -> bool:
         order, text = job.order, job.order_text

@@ -150,6 +150,10 @@ class Job:
     qos: str = ""
     comment: str = ""
     container: dict[str, str] = field(default_factory=dict)
+    signal: int = 0
+    """Sent ``signal_before`` seconds before the time limit, to the steps or to the batch script."""
+    signal_before: float = 60.0
+    signal_batch: bool = False
     order: str = ""
     """What the keeper must do: cancel, requeue, node_fail, preempt, release; "" for nothing."""
     order_text: str = ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import sys
 import time
 from pathlib import Path
@@ -39,6 +41,7 @@ def main(store: Store, argv: list[str]) -> int:
         words = directives.read(command, script, given.rest[0] if given.rest else "stdin")
         inside = command.parse(tables.SBATCH, words, usage=_USAGE, extra=options_of(command))
         parsed = Parsed({**inside.values, **_from_environment(given), **given.values}, given.rest)
+    command.refuse(parsed, "array", "dependency")
     job = request(command, parsed, batch=True)
     job.command = " ".join([os.path.abspath(given.rest[0]), *arguments]) if given.rest else "(null)"
     job.argv = arguments
@@ -115,6 +118,8 @@ def request(command: Command, parsed: Parsed, *, batch: bool) -> Job:
         command.fail(_failed(command, "Invalid partition name specified"))
     if job.minutes == 0:
         job.minutes = store.spec.partitions[job.partition].default_minutes
+    if "constraint" in parsed:
+        command.fail(_failed(command, "Invalid feature specification"))
     if "reservation" in parsed:
         command.fail(_failed(command, "Requested reservation is invalid"))
     known = set(store.node_names())
@@ -167,7 +172,22 @@ def _numbers(command: Command, parsed: Parsed, job: Job) -> None:
     memory = parsed.get("mem")
     if memory is not None and not memory.rstrip("KMGTkmgt").isdigit():
         complain("mem")
+    _signal(command, parsed, job)
     _places(command, parsed, job)
+
+
+def _signal(command: Command, parsed: Parsed, job: Job) -> None:
+    """``--signal=[{R|B}:]SIGNAL[@SECONDS]``."""
+    text = parsed.get("signal")
+    if text is None:
+        return
+    match = re.fullmatch(r"(?:([RB]):)?(\w+)(?:@(\d+))?", text)
+    name = match[2].upper().removeprefix("SIG") if match else ""
+    number = int(name) if name.isdigit() else getattr(signal, f"SIG{name}", 0)
+    if match is None or not number:
+        command.fail("Invalid --signal specification", _USAGE)
+    job.signal, job.signal_batch = int(number), match[1] == "B"
+    job.signal_before = int(match[3] or 60) * command.store.spec.minute / 60
 
 
 def _places(command: Command, parsed: Parsed, job: Job) -> None:
@@ -218,7 +238,15 @@ def _submit(command: Command, job: Job, script: str, parsed: Parsed) -> int:
             f"Submitted batch job {job.id}"
             + (f" on cluster {parsed.get('clusters')}" if "clusters" in parsed else "")
         )
-    return 0
+    sys.stdout.flush()
+    return _wait(store, job.id) if "wait" in parsed else 0
+
+
+def _wait(store: Store, number: int) -> int:
+    """``--wait``: until the job has ended; its exit status."""
+    while (job := store.job(number)) is not None and not job.ended:
+        time.sleep(store.spec.poll)
+    return 1 if job is None else job.exit_code or (128 + job.exit_signal if job.exit_signal else 0)
 
 
 def keep(store: Store, job: Job) -> None:

@@ -51,8 +51,7 @@ def _check(command: Command, parsed: Parsed) -> None:
         ):
             sys.stderr.write(f"srun: error: {text}\n")
         command.fail(f"Invalid MPI type '{mpi}', --mpi=list for acceptable types")
-    if "multi-prog" in parsed:
-        command.fail("--multi-prog is not modelled by this mock")
+    command.refuse(parsed, "multi-prog", "het-group", "dependency")
     try:
         formats.parse_minutes(parsed.get("time") or "1")
     except ValueError:
@@ -150,8 +149,8 @@ def _step(command: Command, job: Job, parsed: Parsed) -> int:
     elif mode.isdigit():
         request.feed = {int(mode)}
     ours, theirs = socket.socketpair()
-    if detach(command.store, f"keeper of step {job.id}.{step.id}"):
-        ours.close()
+    files = {handle for handle in (*request.outputs, *request.errors) if handle is not None}
+    if detach(command.store, f"keeper of step {job.id}.{step.id}", {theirs.fileno(), *files}):
         code = 0
         try:
             StepKeeper(command.store, job, step, request, theirs).run()
