@@ -24,7 +24,9 @@ from .slurm.store import ENV, Store, write_json
 
 __all__ = ["COMMANDS", "Call", "MockCluster"]
 
-COMMANDS = ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel", "sinfo", "vllm", "lm_eval")
+COMMANDS = (
+    "sbatch", "srun", "squeue", "sacct", "scontrol", "scancel", "sinfo", "vllm", "vllm-router", "lm_eval",
+)  # fmt: skip
 """The executables of a cluster's ``bin`` folder."""
 
 

@@ -22,6 +22,8 @@ def main() -> int:
     store.log_call([name, *argv])
     if name == "vllm":
         return _run("vllm.main", "main", store.folder, argv)
+    if name == "vllm-router":
+        return _run("vllm.router", "main", store.folder, argv)
     if name == "lm_eval":
         return _run("vllm.lm_eval", "main", store.folder, argv)
     module, function = {"sacct": ("sinfo", "sacct"), "sinfo": ("sinfo", "sinfo")}.get(name, (name, "main"))

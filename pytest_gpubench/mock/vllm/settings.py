@@ -55,6 +55,8 @@ class Sim:
     """lm_eval's result: a number for all metrics, or {task: number} or {task: {metric: number}}."""
     eval_samples: int = 8
     """Documents in an lm_eval task."""
+    router: str = "auto"
+    """``vllm-router``: "auto" is the installed one, else a simulated one; "simulated"."""
     extra_log: str = ""
     """Lines for the server's log while it loads."""
 
