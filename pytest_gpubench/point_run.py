@@ -198,6 +198,9 @@ class PointRun:
             job_id=server.backend.job_id,
             nodes=server.nodes,
             vllm_version=server.version,
+            slurm_version=server.hardware.slurm_version,
+            gpu_names=server.hardware.gpu_names,
+            driver_version=server.hardware.driver_version,
         )
 
     def _fail(self, error: InfraError) -> NoReturn:

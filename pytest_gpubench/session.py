@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpubench.collect import RecipeCatalog
-from pytest_gpubench.errors import InfraError
+from pytest_gpubench.errors import GpubenchError, InfraError
 from pytest_gpubench.options import Options
 from pytest_gpubench.plan.environment import process_environment
 from pytest_gpubench.plan.launch import LaunchPlan, Site
 from pytest_gpubench.plan.local import LocalPlan, plan_local
 from pytest_gpubench.plan.slurm import SlurmPlan, plan_slurm
 from pytest_gpubench.point_run import PointRun
-from pytest_gpubench.reasons import Reason
+from pytest_gpubench.reasons import Phase, Reason
 from pytest_gpubench.recipe.types import Deployment, Point
 from pytest_gpubench.serving.heartbeat import Heartbeat
 from pytest_gpubench.serving.interrupts import Interrupts
@@ -91,6 +91,7 @@ class Session:
             start_attempts=1 + options.retry_infra,
             can_host=self._can_host,
             max_nodes=options.max_nodes,
+            on_release=self._released,
         )
         self.workers = WorkerRoll(options.results, identity.run_id)
         self._order: list[Point] = []
@@ -261,6 +262,25 @@ class Session:
                 plan, self.runner, self.clock, self.heartbeat, self.interrupts, environment, attempt
             )
         return Server(deployment, backend, self.probe, self.clock, self.narrator)
+
+    def _released(self, server: Server, confirmed: bool) -> None:
+        """Leave what the allocation cost beside its logs; every process of a run leaves its own."""
+        nodes = len(server.nodes) or server.deployment.num_nodes
+        record: dict[str, JSON] = {
+            "run_id": self.identity.run_id,
+            "job_id": server.backend.job_id,
+            "deployment": server.deployment.id,
+            "nodes": list(server.nodes),
+            "released": confirmed,
+            "node_seconds": server.held_seconds * nodes,
+            "measuring_node_seconds": server.timings.seconds.get(Phase.BENCH, 0.0) * nodes,
+            "phase_seconds": {phase.value: seconds for phase, seconds in server.timings.seconds.items()},
+        }
+        folder = self.deployment_folder(server.deployment)
+        try:
+            self.store.write_json(folder / f"allocation-{server.backend.job_id}.json", record)
+        except GpubenchError as err:
+            self.warnings.append(str(err))
 
     def _can_host(self, server: Server, deployment: Deployment) -> bool:
         """Whether the nodes of ``server`` can go to ``deployment`` without a new allocation."""

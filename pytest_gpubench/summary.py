@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -87,37 +88,82 @@ def write_summary(session: Session, reporter: pytest.TerminalReporter) -> None:
         for line in table(rows):
             reporter.write_line(line)
         reporter.write_line(f"rows: {session.options.json}")
-        for line in [*cost_lines(session), *session.notes]:
+        for line in [*cost_lines(allocations(session)), *html_lines(session), *session.notes]:
             reporter.write_line(line)
     for warning in session.warnings:
         reporter.write_line(f"gpubench warning: {warning}", yellow=True)
 
 
-def cost_lines(session: Session) -> list[str]:
-    """Node-seconds held, and the share of them spent measuring; of this process's own allocations."""
-    from pytest_gpubench.reasons import Phase
+def allocations(session: Session) -> list[Row]:
+    """What this run held, from the files that each release left; of all xdist workers."""
+    found = []
+    for path in sorted(session.options.results.glob("*/*/allocation*.json")):
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(record, dict) and record.get("run_id") == session.identity.run_id:
+            found.append(record)
+    return found
 
-    held = measured = 0.0
-    for server in session.pool.released:
-        nodes = len(server.nodes) or server.deployment.num_nodes
-        held += server.held_seconds * nodes
-        measured += server.timings.seconds.get(Phase.BENCH, 0.0) * nodes
-    if held <= 0:
+
+def cost_lines(held: Sequence[Row]) -> list[str]:
+    """Node-seconds held, the share of them spent measuring, and what is not confirmed as given back."""
+    total = sum(_number(record.get("node_seconds")) for record in held)
+    if total <= 0:
         return []
-    return [f"cost: {held:.0f} node-seconds held, {measured / held:.0%} of them measuring"]
+    measured = sum(_number(record.get("measuring_node_seconds")) for record in held)
+    jobs = list(dict.fromkeys(str(record.get("job_id")) for record in held))
+    open_jobs = [str(record.get("job_id")) for record in held if record.get("released") is not True]
+    back = f"not confirmed as given back: {', '.join(open_jobs)}" if open_jobs else "all given back"
+    return [
+        f"cost: {total:.0f} node-seconds held by {len(jobs)} allocation{'s' if len(jobs) != 1 else ''} "
+        f"({back}), {measured / total:.0%} of them measuring"
+    ]
+
+
+def html_lines(session: Session) -> list[str]:
+    """Write the HTML report when it was asked for; a report that fails is said, and costs no verdict."""
+    if session.options.html is None:
+        return []
+    try:
+        from pytest_gpubench.results.report import load_source, write_report
+
+        write_report(session.options.html, [load_source(session.options.results)])
+    except GpubenchError as err:
+        session.warnings.append(f"--gpubench-html: {err}")
+        return []
+    return [f"report: {session.options.html}"]
+
+
+def _number(value: JSON) -> float:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """The rows as aligned text lines, a header first."""
-    cells = [[title for title, _, _ in COLUMNS]]
+    """The rows as aligned text lines, a header first; with a baseline, the change of the throughput too."""
+    compared = any(isinstance(row.get("comparison"), dict) for row in rows)
+    columns = (*COLUMNS, ("against baseline", "change", "{}")) if compared else COLUMNS
+    cells = [[title for title, _, _ in columns]]
     for row in rows:
-        shown: Row = {**row, "verdict": verdict_text(row)}
-        cells.append([_cell(shown.get(key), form) for _, key, form in COLUMNS])
-    widths = [max(len(line[column]) for line in cells) for column in range(len(COLUMNS))]
+        shown: Row = {**row, "verdict": verdict_text(row), "change": _change(row)}
+        cells.append([_cell(shown.get(key), form) for _, key, form in columns])
+    widths = [max(len(line[column]) for line in cells) for column in range(len(columns))]
     return [
         "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
         for line in cells
     ]
+
+
+def _change(row: Row) -> str | None:
+    comparison = row.get("comparison")
+    if not isinstance(comparison, dict):
+        return None
+    deltas = comparison.get("deltas")
+    for delta in deltas if isinstance(deltas, list) else []:
+        if isinstance(delta, dict) and delta.get("metric") == "tput_per_gpu":
+            return f"{_number(delta.get('change')):+.1%}"
+    return str(comparison.get("status"))
 
 
 def verdict_text(row: Row) -> str:

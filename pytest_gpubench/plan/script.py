@@ -108,6 +108,11 @@ NODES=("$(hostname)")
 """
 
 _WATCH = r"""
+# What was measured on: noted beside the ranks' start, since it may take a while on a cold driver.
+if command -v nvidia-smi >/dev/null 2>&1; then
+  note gpus "$(timeout 30 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null)" &
+fi
+
 # One loop watches the ranks and the heartbeat. The heartbeat's *change* is timed with this node's own
 # clock, so that clocks that differ between machines do not matter.
 beat=

@@ -10,7 +10,7 @@ from typing import Protocol
 from pytest_gpubench.errors import InfraError, LogTail
 from pytest_gpubench.world import ProcessHandle
 
-__all__ = ["Api", "Backend", "Look"]
+__all__ = ["Api", "Backend", "Hardware", "Look"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,15 @@ class Look:
     values: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Hardware:
+    """GPU names of the head node, its driver, and the Slurm that gave it."""
+
+    gpu_names: tuple[str, ...] = ()
+    driver_version: str | None = None
+    slurm_version: str | None = None
+
+
 class Backend(Protocol):
     """One deployment in one place. All methods are bounded in time."""
 
@@ -74,6 +83,10 @@ class Backend(Protocol):
 
     def look(self) -> Look:
         """What can be seen now."""
+        ...
+
+    def hardware(self) -> Hardware:
+        """What the servers run on, as far as it is known."""
         ...
 
     def start_router(self) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from pytest_gpubench.errors import InfraError, LogTail, ServerError
 from pytest_gpubench.plan.local import LocalPlan, client_command
 from pytest_gpubench.plan.shell import fill_all
 from pytest_gpubench.reasons import Reason
-from pytest_gpubench.serving.backend import Backend, Look
+from pytest_gpubench.serving.backend import Backend, Hardware, Look
 from pytest_gpubench.serving.diagnose import Evidence, diagnose
 from pytest_gpubench.serving.heartbeat import Heartbeat
 from pytest_gpubench.serving.interrupts import Interrupts
@@ -51,6 +52,11 @@ class LocalBackend:
     def rank_names(self) -> tuple[str, ...]:
         """Names of all ranks."""
         return tuple(rank.name for rank in self.plan.ranks)
+
+    @property
+    def log_folder(self) -> Path:
+        """The deployment's folder."""
+        return self.state.folder
 
     @property
     def job_id(self) -> str | None:
@@ -117,6 +123,10 @@ class LocalBackend:
         lines = error.details.splitlines()
         error.details = "\n".join(line for line in lines if not line.startswith("Slurm:"))
         return error
+
+    def hardware(self) -> Hardware:
+        """This host's GPUs."""
+        return Hardware(*self.state.gpus())
 
     def start_router(self) -> None:
         """Let the script start the router."""

@@ -27,11 +27,13 @@ class ServerPool:
         start_attempts: int = 1,
         can_host: Callable[[Server, Deployment], bool] = lambda server, deployment: False,
         max_nodes: int | None = None,
+        on_release: Callable[[Server, bool], None] = lambda server, confirmed: None,
     ) -> None:
         self._make = make
         self._start_attempts = max(1, start_attempts)
         self._can_host = can_host
         self._max_nodes = max_nodes
+        self._on_release = on_release
         self._servers: dict[Deployment, Server] = {}
         self._latest: dict[Deployment, Server] = {}
         self._spare: Server | None = None
@@ -39,7 +41,6 @@ class ServerPool:
         self._starts: dict[Deployment, int] = {}
         self._rebuilt: set[Deployment] = set()
         self.unreleased: list[str] = []
-        self.released: list[Server] = []
 
     def acquire(self, deployment: Deployment) -> Server:
         """The running server; raises the first cause again, at once, for a deployment that cannot start."""
@@ -106,6 +107,8 @@ class ServerPool:
             spare = self._take_spare(deployment)
             try:
                 server.start(spare)
+                if spare is not None:
+                    self._on_release(spare, True)
                 return server
             except InfraError as err:
                 self.release(deployment)
@@ -137,7 +140,6 @@ class ServerPool:
         if not self._can_host(spare, deployment):
             self._stop(spare)
             return None
-        self.released.append(spare)
         return spare
 
     def release(self, deployment: Deployment) -> None:
@@ -177,8 +179,9 @@ class ServerPool:
 
     def _stop(self, server: Server) -> None:
         if server not in self.released:
-            self.released.append(server)
-        if not server.stop():
+            confirmed = server.stop()
+        self._on_release(server, confirmed)
+        if not confirmed:
             deployment = server.deployment
             self.unreleased.append(f"{deployment.recipe}/{deployment.id}: job {server.backend.job_id}")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pytest_gpubench.errors import ClientError, InfraError, ServerError
 from pytest_gpubench.reasons import Phase, Reason
 from pytest_gpubench.recipe.types import Deployment
-from pytest_gpubench.serving.backend import Api, Backend, Look
+from pytest_gpubench.serving.backend import Api, Backend, Hardware, Look
 from pytest_gpubench.serving.narrator import Narrator
 from pytest_gpubench.serving.probe import Probe
 from pytest_gpubench.world import Clock
@@ -57,6 +57,7 @@ class Server:
         self.apis: tuple[Api, ...] = ()
         self.values: dict[str, str] = {}
         self.version: str | None = None
+        self.hardware = Hardware()
         self.launched = False
         self.ready = False
         self.suspect = False  # a point did not pass: look closer before the next one
@@ -102,6 +103,7 @@ class Server:
             self.narrator.say(self.deployment, "loaded", f"in {self.timings.seconds[Phase.LOAD]:.0f} s")
             self._phase(Phase.READY, deadlines.ready, "deadlines.ready", self._serves)
             self.version = self.probe.version(self.apis[0].url)
+            self.hardware = self.backend.hardware()
             self.ready = True
             spent = self.clock.monotonic() - self.held_since
             self.narrator.say(self.deployment, "ready", f"after {spent:.0f} s")

@@ -12,7 +12,7 @@ from pytest_gpubench.plan.shell import fill_all
 from pytest_gpubench.plan.slurm import SlurmPlan
 from pytest_gpubench.reasons import Reason
 from pytest_gpubench.recipe.slurm_forms import time_seconds
-from pytest_gpubench.serving.backend import Backend, Look
+from pytest_gpubench.serving.backend import Backend, Hardware, Look
 from pytest_gpubench.serving.client_step import ClientStep
 from pytest_gpubench.serving.diagnose import Evidence, diagnose
 from pytest_gpubench.serving.heartbeat import Heartbeat
@@ -267,6 +267,11 @@ class SlurmBackend:
     def client_path(self, host: str) -> str:
         """A host path as the client sees it."""
         return self.plan.in_container(host)
+
+    def hardware(self) -> Hardware:
+        """From the node's own note, and Slurm's version."""
+        names, driver = self.state.gpus()
+        return Hardware(names, driver, self.tools.client.version())
 
     def start_router(self) -> None:
         """Let the script start the router."""

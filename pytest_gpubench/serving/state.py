@@ -70,6 +70,12 @@ class StateFolder:
         """Why the script ended, in its own words."""
         return self.read("ended")
 
+    def gpus(self) -> tuple[tuple[str, ...], str | None]:
+        """Names of the head node's GPUs and the driver's version, where nvidia-smi is there to ask."""
+        lines = [line.rsplit(",", 1) for line in self.read("gpus").splitlines() if "," in line]
+        names = tuple(name.strip() for name, _ in lines)
+        return names, lines[0][1].strip() if lines else None
+
     def started(self) -> frozenset[str]:
         """Ranks whose process is up."""
         return frozenset(self._names(".started"))

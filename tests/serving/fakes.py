@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_gpubench.errors import InfraError, LogTail
 from pytest_gpubench.recipe.types import Deadlines, Deployment, Profile
-from pytest_gpubench.serving.backend import Api, Look
+from pytest_gpubench.serving.backend import Api, Hardware, Look
 
 READY = Look(
     pending=False,
@@ -100,6 +100,9 @@ class FakeBackend:
         assert self.launched is not None
         age = self.clock.now - self.launched
         return [look for since, look in self.looks if age >= since][-1]
+
+    def hardware(self) -> Hardware:
+        return Hardware()
 
     def start_router(self) -> None:
         pass
