@@ -178,8 +178,7 @@ class ServerPool:
             raise interrupted
 
     def _stop(self, server: Server) -> None:
-        if server not in self.released:
-            confirmed = server.stop()
+        confirmed = server.stop()
         self._on_release(server, confirmed)
         if not confirmed:
             deployment = server.deployment
