@@ -14,6 +14,7 @@ from pytest_gpubench.plan.record import Commands, plan_record
 from pytest_gpubench.plan.slurm import SlurmPlan
 from pytest_gpubench.recipe.types import Point
 from pytest_gpubench.results.store import atomic_write
+from pytest_gpubench.results.text import encodable
 
 if TYPE_CHECKING:
     from pytest_gpubench.session import Session
@@ -22,29 +23,27 @@ __all__ = ["write_plan"]
 
 
 def write_plan(session: Session, point: Point, values: Mapping[str, str] | None = None) -> str:
-    """Write ``plan.json`` (and, in a dry run, the batch script); returns the commands for people."""
+    """Write ``plan.json`` and ``commands.txt`` (in a dry run the batch script, too); returns the commands."""
     store = session.store
     deployment = point.deployment
     folder = store.make_dir(deployment.recipe, point.id)
-    if not deployment.servable:
+    if not deployment.servable or point.rejected is not None:
         record = plan_record(point, Commands(), environment=session.environment(deployment))
         store.write_plan(deployment.recipe, point.id, record)
-        return f"{point.id}: {deployment.unservable_reason or 'cannot be served here'}"
+        return f"{point.id}: {point.rejected or deployment.unservable_reason or 'cannot be served here'}"
     plan = session.launch_plan(deployment)
     script = Path(plan.site.folder) / plan.script_name
     commands = _commands(point, plan, folder, str(script))
     record = plan_record(point, commands, environment=session.environment(deployment), values=values)
     store.write_plan(deployment.recipe, point.id, record)
     if session.options.dry_run:
-        store.make_dir(deployment.recipe, deployment.id)
         atomic_write(script, plan.script.encode())
-    lines = [f"{point.id}:", f"  {shlex.join(commands.submit)}"]
-    lines += [f"  {shlex.join(argv)}" for argv in commands.steps]
-    if commands.bench:
-        lines.append(f"  {shlex.join(commands.bench)}")
+    lines = [f"{point.id}:", f"  {shlex.join(record['sbatch_argv'] or commands.submit)}"]
+    lines += [f"  {shlex.join(argv)}" for argv in record["launch_argv"]]
+    if record["bench_argv"]:
+        lines.append(f"  {shlex.join(record['bench_argv'])}")
     text = "\n".join(lines)
-    if session.options.dry_run:
-        atomic_write(folder / "commands.txt", f"{text}\n".encode())
+    atomic_write(folder / "commands.txt", f"{encodable(text)}\n".encode())
     return text
 
 

@@ -52,8 +52,10 @@ class PointRun:
 
         point = self.point
         options = self.session.options
-        if point.rejected is not None:
-            pytest.skip(f"rejected: {point.rejected}")
+        if options.resume and not options.dry_run and self.session.has_valid_row(point):
+            pytest.skip(
+                "already measured: a valid row for this recipe, point and image is in the results folder"
+            )
         try:
             text = write_plan(self.session, point)
         except InfraError as err:
@@ -61,13 +63,11 @@ class PointRun:
         if options.dry_run:
             self.session.narrator.line(text)
             pytest.skip("dry run")
+        if point.rejected is not None:
+            pytest.skip(f"rejected: {point.rejected}")
         if not point.deployment.servable:
             pytest.skip(
                 point.deployment.unservable_reason or f"{point.deployment.framework} cannot be served here"
-            )
-        if options.resume and self.session.has_valid_row(point):
-            pytest.skip(
-                "already measured: a valid row for this recipe, point and image is in the results folder"
             )
 
     def acquire(self) -> Server:

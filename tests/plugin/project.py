@@ -41,13 +41,13 @@ CI_NAMES = (
 def recipe_text(
     name: str, conc: str = "[4]", extra: str = "", *, nodes: int = 1, gpu: str = "GB300_SLURM"
 ) -> str:
-    """A tiny recipe; its serving points are ``tp1-32x16-conc<N>``."""
+    """A tiny recipe with one GPU per node; its serving points are ``tp<nodes>-32x16-conc<N>``."""
     return (
         f"name: {name}\n"
         f"gpu: {gpu}\n"
         f"num_nodes: {nodes}\n"
         "gpus_per_node: 4\n"
-        "vllm: {model: org/tiny, serve_args: '--max-model-len 256 --tensor-parallel-size 1'}\n"
+        f"vllm: {{model: org/tiny, serve_args: '--max-model-len 256 --tensor-parallel-size {nodes}'}}\n"
         "search_space:\n"
         f"  - {{isl: 32, osl: 16, num_prompts: 8, points: [{{conc: {conc}}}]}}\n"
     ) + dedent(extra)
@@ -164,6 +164,7 @@ class Project:
             process.kill()
             out, _ = process.communicate()
             raise AssertionError(f"pytest did not end in {timeout:g} s:\n{out}") from None
+        (self.folder / f"out-{self._runs}.txt").write_text(out)
         return Run(process.returncode, out, results, junit, process.pid, environment)
 
 
