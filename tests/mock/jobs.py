@@ -103,6 +103,10 @@ class Site:
     def stop(self) -> None:
         """End what ``start`` started, with its group."""
         for process in self.started:
+            process.terminate()
+        for process in self.started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=2)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
