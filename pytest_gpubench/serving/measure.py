@@ -55,7 +55,10 @@ def measure(server: Server, point: Point, folder: Path, clock: Clock, *, attempt
         before = _counters(server)
         began = clock.time()
         code = _run(server, point, load, folder, name, seed)
-        raws.append(_collect(server, folder / name, _log(folder, point), began, code, clock))
+        raw = _collect(server, folder / name, _log(folder, point), began, code, clock)
+        if raw.failed or not raw.completed:
+            server.settle()
+        raws.append(raw)
         seeds.append(seed)
         rates.append(hit_rate(before, _counters(server)))
     if load.repetitions > 1:

@@ -17,6 +17,8 @@ from pytest_gpubench.world import Clock
 __all__ = ["Server", "Timings"]
 
 POLL_SECONDS = 0.25
+SETTLE_SECONDS = 6.0
+"""How long a death may take to show after a client met errors; a third of it while all APIs are healthy."""
 COMPLETION_SECONDS = 60.0
 """How long one short completion may take; the first one may compile kernels."""
 
@@ -285,6 +287,20 @@ class Server:
             if process.poll() is None:
                 process.terminate(2.0)
             self.timings.add(Phase.BENCH, self.clock.monotonic() - began)
+
+    def settle(self) -> None:
+        """After a client that met errors: give a death the time to show, and raise it.
+
+        The client of a killed server or router ends within milliseconds, often with code 0, which is
+        before the batch script has seen the death.
+        """
+        began = self.clock.monotonic()
+        self.check()
+        while (spent := self.clock.monotonic() - began) < SETTLE_SECONDS:
+            if spent > SETTLE_SECONDS / 3 and all(self.probe.healthy(api.url) for api in self.apis):
+                return
+            self.clock.sleep(POLL_SECONDS)
+            self.check()
 
     # -- release -------------------------------------------------------------------------------
 

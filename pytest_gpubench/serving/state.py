@@ -140,8 +140,9 @@ class StateFolder:
             (self.path / "backends-ready").touch()
 
     def rank_nodes(self, values: Mapping[str, str]) -> dict[str, str]:
-        """Rank -> host name."""
-        return {rank.name: values.get(f"GPUBENCH_NODE_{rank.node}", "") for rank in self.plan.ranks}
+        """Rank (and the router) -> host name."""
+        processes = [*self.plan.ranks, *([self.plan.router] if self.plan.router is not None else [])]
+        return {one.name: values.get(f"GPUBENCH_NODE_{one.node}", "") for one in processes}
 
     def rank_tails(self) -> dict[str, str]:
         """Rank -> the end of its log."""
