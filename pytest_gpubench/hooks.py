@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from pytest_gpubench.errors import RecipeError
 from pytest_gpubench.mock import MockCluster
 from pytest_gpubench.progress import ProgressFiles, ProgressPrinter, append_events
 from pytest_gpubench.recipe.types import Deployment, Point
+from pytest_gpubench.results.text import mask
 from pytest_gpubench.session import Session
 from pytest_gpubench.summary import close_run, write_summary
 
@@ -88,13 +89,18 @@ class ActiveHooks:
             return order.setdefault(_key(point.deployment), len(order)), kinds[point.kind]
 
         items.sort(key=place)
+        for item in items:
+            if (point := point_of(item)) is not None:
+                # Where people look: the line of the recipe, not the suite's function that all points share.
+                where = f"{point.deployment.recipe}: {item.name}"
+                item.location = (item.nodeid.split("::", 1)[0], max(0, point.line - 1), where)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Say at once that there is no Slurm, before anything waits for it."""
         if self.is_worker or self.config.option.collectonly:
             return
         points = [point for item in session.items if (point := point_of(item)) is not None]
-        self.session.plan_order(points)
+        self.session.ahead.plan(points)
         if self.printer is not None and self.progress_files is None:
             self.printer.total = len(points)
         self._need_slurm(points)
@@ -119,7 +125,7 @@ class ActiveHooks:
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is None or self.config.option.verbose < 0:
             return
-        self.printer = ProgressPrinter(_line_writer(self.config, reporter), self.session.env)
+        self.printer = ProgressPrinter(_line_writer(self.config, reporter, self.session), self.session.env)
         narrator.send_to(self.printer)
         if parallel and not self.config.option.collectonly:
             self.printer.total = sum(point.rejected is None for point in self._all_points())
@@ -151,17 +157,31 @@ class ActiveHooks:
         self, item: pytest.Item, nextitem: pytest.Item | None
     ) -> Generator[None, None, None]:
         """Release what the next item does not need; a release that fails is this item's error."""
-        yield
-        point = point_of(item)
-        if point is None:
-            return
+        try:
+            yield
+        finally:
+            point = point_of(item)
+            if point is not None:
+                self._release(point, nextitem)
+
+    def _release(self, point: Point, nextitem: pytest.Item | None) -> None:
         following = point_of(nextitem) if nextitem is not None else None
         before = len(self.session.pool.unreleased)
-        keep = [] if following is None else [following.deployment, *self.session.upcoming(point)]
+        keep = [] if following is None else [following.deployment, *self.session.ahead.upcoming(point)]
         self.session.pool.release_others(keep, successor=following.deployment if following else None)
         leaked = self.session.pool.unreleased[before:]
         if leaked:
             pytest.fail(f"not confirmed as released: {', '.join(leaked)}; run `gpubench reap`", pytrace=False)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Nothing that a point reports holds a secret."""
+        report = yield
+        if point_of(item) is not None:
+            mask_report(report, self.session.secrets)
+        return report
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
@@ -247,7 +267,7 @@ class ActiveHooks:
 
         points = list(self._all_points())
         scopes = {self._nodeid(point): _key(point.deployment) for point in points}
-        return DeploymentScheduling(config, log, scopes, self.session.costs(points))
+        return DeploymentScheduling(config, log, scopes, self.session.ahead.costs(points))
 
     def _nodeid(self, point: Point) -> str:
         recipe = self.session.catalog.named(point.deployment.recipe)
@@ -260,17 +280,33 @@ class ActiveHooks:
         return "::".join(parts)
 
 
-def _line_writer(config: pytest.Config, reporter: pytest.TerminalReporter) -> Callable[[str], None]:
+def _line_writer(
+    config: pytest.Config, reporter: pytest.TerminalReporter, session: Session
+) -> Callable[[str], None]:
     capture = config.pluginmanager.get_plugin("capturemanager")
 
     def write(line: str) -> None:
         # Lines come while a test runs, when standard output is captured.
         with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
             reporter.ensure_newline()
-            reporter.write_line(line)
+            reporter.write_line(mask(line, session.secrets))
             reporter.flush()
 
     return write
+
+
+def mask_report(report: pytest.TestReport, secrets: Sequence[str]) -> None:
+    """Hide secrets in all that a report shows: a traceback with locals may hold a whole environment."""
+    if report.longrepr is not None and not isinstance(report.longrepr, tuple):
+        text = str(report.longrepr)
+        masked = mask(text, secrets)
+        if masked != text:
+            report.longrepr = masked
+    report.sections = [(title, mask(text, secrets)) for title, text in report.sections]
+    report.user_properties = [
+        (name, mask(value, secrets) if isinstance(value, str) else value)
+        for name, value in report.user_properties
+    ]
 
 
 def point_of(item: pytest.Item) -> Point | None:

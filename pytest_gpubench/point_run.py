@@ -32,6 +32,8 @@ PROPERTIES = (
 )  # fmt: skip
 """Row fields that JUnit gets as properties, ``gpubench_`` before their name."""
 
+LAST_LINES = 15
+
 
 class PointRun:
     """Drives one point. The row is written whatever happens, also when the run is interrupted."""
@@ -119,7 +121,7 @@ class PointRun:
         attempts = 1 + self.session.options.retry_infra
         clock = self.session.clock
         self._replan(server)
-        self.session.look_ahead(self.point)
+        self.session.ahead.prefetch(self.point, self.session.pool, self.session.options.prefetch)
         for attempt in range(1, attempts + 1):
             self.outcome = replace(self.outcome, started=clock.time(), attempt=attempt)
             try:
@@ -142,7 +144,7 @@ class PointRun:
         self._note_server(server)
         self.outcome = replace(self.outcome, ended=clock.time())
         if self.outcome.started is not None:
-            self.session.took(self.point, clock.time() - self.outcome.started)
+            self.session.ahead.took(self.point, clock.time() - self.outcome.started)
         return self.outcome
 
     def _keep(self, measured: Measured) -> None:
@@ -214,7 +216,7 @@ class PointRun:
         self._narrate(row)
         self._sections()
         # Without a context: the error that led here is told in full by this one.
-        raise pytest.fail.Exception(str(error), pytrace=False) from None
+        raise pytest.fail.Exception(told(error), pytrace=False) from None
 
     def _interrupted(self, error: BaseException) -> None:
         if not isinstance(error, KeyboardInterrupt):
@@ -256,6 +258,16 @@ class PointRun:
             return
         for tail in failure.tails:
             self.item.add_report_section("call", f"log: {tail.title} ({tail.path})", tail.text)
+
+
+def told(error: InfraError) -> str:
+    """The error and the last words of the log it blames: JUnit shows these and not the sections."""
+    if not error.tails:
+        return str(error)
+    tail = error.tails[0]
+    return "\n".join(
+        [str(error), f"last lines of {tail.title} ({tail.path}):", *tail.text.splitlines()[-LAST_LINES:]]
+    )
 
 
 def compared(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ import pytest
 
 from pytest_gpubench.collect import RecipeCatalog
 from pytest_gpubench.errors import GpubenchError, InfraError
+from pytest_gpubench.lookahead import LookAhead
 from pytest_gpubench.options import Options
 from pytest_gpubench.plan.environment import process_environment
 from pytest_gpubench.plan.launch import LaunchPlan, Site
@@ -94,24 +95,37 @@ class Session:
             on_release=self._released,
         )
         self.workers = WorkerRoll(options.results, identity.run_id)
-        self._order: list[Point] = []
-        self._place: dict[tuple[str, str], int] = {}
+        self.ahead = LookAhead(lambda: self._known)
         self.warnings: list[str] = []
         self.notes: list[str] = []
         self.started = self.clock.time()
         self._jobs = 0
         self._plans: dict[str, LaunchPlan] = {}
-        self._taken: dict[Deployment, list[float]] = {}
 
     # -- parts ---------------------------------------------------------------------------------
 
     @cached_property
     def store(self) -> ResultsStore:
-        """The results folder; the caller's secrets are masked in all that is written to it."""
+        """The results folder; secrets are masked in all that is written to it."""
         from pytest_gpubench.results.store import ResultsStore
+
+        return ResultsStore(self.options.results, secrets=self.secrets)
+
+    @cached_property
+    def secrets(self) -> tuple[str, ...]:
+        """What must not be shown: values of secret names in the caller's environment and in the recipes'."""
         from pytest_gpubench.results.text import secret_values
 
-        return ResultsStore(self.options.results, secrets=secret_values(self.env))
+        recipes = self.catalog.loaded()
+        named = {point.deployment.env for recipe in recipes for point in recipe.points}
+        found = {value for env in (self.env, *map(dict, named)) for value in secret_values(env)}
+        return tuple(sorted(found, key=lambda value: (-len(value), value)))
+
+    @cached_property
+    def _known(self) -> dict[tuple[str, str], float]:
+        from pytest_gpubench.plan.cost import measured_seconds
+
+        return measured_seconds(self.store.read_rows()) if self.options.results.is_dir() else {}
 
     @cached_property
     def probe(self) -> HttpProbe:
@@ -226,12 +240,6 @@ class Session:
                 found[conc] = {k: v for k, v in row.items() if isinstance(v, (int, float)) or v is None}
         return found
 
-    def costs(self, points: Sequence[Point]) -> dict[str, float]:
-        """``<recipe>/<deployment>`` -> expected seconds, from earlier rows where there are some."""
-        from pytest_gpubench.plan.cost import deployment_costs
-
-        return deployment_costs(points, self._known)
-
     def has_valid_row(self, point: Point) -> bool:
         """A row that passed or failed on its merits for the same recipe text, point and image."""
         recipe = self.catalog.named(point.deployment.recipe)
@@ -291,60 +299,7 @@ class Session:
         if not isinstance(server.backend, SlurmBackend) or not isinstance(plan, SlurmPlan):
             return False
         environment = clean_env(self.env, self.environment(deployment))
-        seconds = self.costs(self._points_of(deployment)).get(f"{deployment.recipe}/{deployment.id}", 0.0)
-        return server.backend.can_host(plan, environment, seconds)
-
-    def plan_order(self, points: Sequence[Point]) -> None:
-        """Tell which points will run, in which order. An xdist worker is told item by item instead."""
-        self._order = list(points)
-        self._place = {(point.deployment.recipe, point.id): index for index, point in enumerate(points)}
-
-    def _from(self, point: Point) -> list[Point]:
-        place = self._place.get((point.deployment.recipe, point.id))
-        return [] if place is None else self._order[place:]
-
-    def _points_of(self, deployment: Deployment) -> list[Point]:
-        return [point for point in self._order if _same(point.deployment, deployment)]
-
-    def look_ahead(self, point: Point) -> None:
-        """Ask for the next deployments' nodes when this one will be done by the time they serve.
-
-        Earlier, the nodes would be held idle; later, the run would wait for them.
-        """
-        server = self.pool.running(point.deployment)
-        if server is None or self.options.prefetch <= 0:
-            return
-        rest = self._from(point)
-        own = [other for other in rest if _same(other.deployment, point.deployment)]
-        if not own or self._expected_seconds(own) > server.timings.start_seconds:
-            return
-        for deployment in self.upcoming(own[-1])[: self.options.prefetch]:
-            if deployment.servable and not self.pool.can_host(server, deployment):
-                self.pool.prefetch(deployment)
-
-    def _expected_seconds(self, points: Sequence[Point]) -> float:
-        """From what this deployment's points took so far, else from earlier rows, else estimated."""
-        from pytest_gpubench.plan.cost import estimate_seconds
-
-        taken = self._taken.get(points[0].deployment, []) if points else []
-        if taken:
-            return len(points) * sum(taken) / len(taken)
-        return sum(self._known.get((p.deployment.recipe, p.id), estimate_seconds(p)) for p in points)
-
-    def took(self, point: Point, seconds: float) -> None:
-        """Remember how long a point took."""
-        self._taken.setdefault(point.deployment, []).append(seconds)
-
-    @cached_property
-    def _known(self) -> dict[tuple[str, str], float]:
-        from pytest_gpubench.plan.cost import measured_seconds
-
-        return measured_seconds(self.store.read_rows()) if self.options.results.is_dir() else {}
-
-    def upcoming(self, point: Point) -> list[Deployment]:
-        """The deployments that are needed after ``point``."""
-        following = {(p.deployment.recipe, p.deployment.id): p.deployment for p in self._from(point)[1:]}
-        return list(following.values())
+        return server.backend.can_host(plan, environment, self.ahead.cost_of(deployment))
 
     def reap(self) -> None:
         """Cancel what workers of this run that are gone have left behind; bounded."""
@@ -444,10 +399,6 @@ class Session:
             f"{self.options.heartbeat_limit:.0f} s of running; `gpubench reap --results "
             f"{self.options.results}` cancels it at once"
         )
-
-
-def _same(one: Deployment, other: Deployment) -> bool:
-    return (one.recipe, one.id) == (other.recipe, other.id)
 
 
 def _truthy(text: str) -> bool:

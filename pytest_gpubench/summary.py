@@ -129,7 +129,8 @@ def html_lines(session: Session) -> list[str]:
     try:
         from pytest_gpubench.results.report import load_source, write_report
 
-        write_report(session.options.html, [load_source(session.options.results)])
+        source = load_source(session.options.results, secrets=session.secrets)
+        write_report(session.options.html, [source])
     except GpubenchError as err:
         session.warnings.append(f"--gpubench-html: {err}")
         return []
@@ -145,8 +146,10 @@ def table(rows: Sequence[Row]) -> list[str]:
     compared = any(isinstance(row.get("comparison"), dict) for row in rows)
     columns = (*COLUMNS, ("against baseline", "change", "{}")) if compared else COLUMNS
     cells = [[title for title, _, _ in columns]]
+    several = len({row.get("workload") for row in rows}) > 1
     for row in rows:
-        shown: Row = {**row, "verdict": verdict_text(row), "change": _change(row)}
+        point = f"{row.get('workload')}/{row.get('point')}" if several else row.get("point")
+        shown: Row = {**row, "point": point, "verdict": verdict_text(row), "change": _change(row)}
         cells.append([_cell(shown.get(key), form) for _, key, form in columns])
     widths = [max(len(line[column]) for line in cells) for column in range(len(columns))]
     return [

@@ -27,7 +27,7 @@ _ANSI = re.compile(
 )
 # What XML 1.0 forbids, and C1 controls, which terminals obey. Tab and newline stay.
 _ILLEGAL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
-_SECRET_NAME = re.compile(r"(?:TOKEN|_KEY|SECRET|PASSWORD|PASSWD)(?:_\d+)?$|^(?:TOKEN|KEY|SECRET)$", re.I)
+_SECRET_NAME = re.compile(r"(?:TOKEN|_KEY|SECRET|PASSWD)(?:_\d+)?$|PASSWORD|^(?:TOKEN|KEY|SECRET)$", re.I)
 _NOT_SECRET = frozenset({"true", "false", "none", "null", "auto", "default"})
 
 
@@ -72,7 +72,7 @@ def read_tail(path: Path, *, lines: int = TAIL_LINES, max_bytes: int = TAIL_BYTE
 
 
 def secret_values(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Values of variables whose name says secret: ``*_TOKEN *_KEY *_SECRET *PASSWORD``; longest first."""
+    """Values of variables whose name says secret: ``*_TOKEN *_KEY *_SECRET *PASSWORD*``; longest first."""
     found = {
         value.strip()
         for name, value in env.items()

@@ -18,6 +18,7 @@ _IMPORT = re.compile(
     r"pyxis:.*(fail|error|couldn't)|enroot-.*(fail|error)|\[ERROR\].*(rootfs|image|squashfs)", re.I
 )
 _PORT = re.compile(r"address already in use|EADDRINUSE", re.I)
+_SLURM_WORDS = re.compile(r"(srun|slurmstepd|slurmd)\b[^ ]*:")
 _MISSING = re.compile(r"gpubench: (model path .* is missing on node .*)")
 
 
@@ -160,7 +161,8 @@ def _line(tail: str, pattern: re.Pattern[str]) -> str:
 
 def _last(tail: str) -> str:
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "(the log is empty)"
+    own = [line for line in lines if not _SLURM_WORDS.match(line)]  # Slurm only repeats the exit code
+    return (own or lines)[-1][:300] if lines else "(the log is empty)"
 
 
 def _number(text: str) -> int:

@@ -64,8 +64,8 @@ async def serve(sock: socket.socket, handler: Handler) -> asyncio.Server:
                 await _write(writer, response)
                 if request.headers.get("connection", "").lower() == "close":
                     break
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # the client went, or the server ends: asyncio would log a traceback for the latter
         finally:
             writer.close()
 
