@@ -14,6 +14,7 @@ from pytest_gpubench.recipe.types import Deployment
 
 __all__ = [
     "EXIT_HEARTBEAT",
+    "EXIT_IMPORT",
     "EXIT_MODEL_MISSING",
     "EXIT_PORTS",
     "EXIT_REQUEUED",
@@ -32,6 +33,8 @@ EXIT_UNWRITABLE = 74
 """The script's exit code when it cannot write into the results folder."""
 EXIT_REQUEUED = 77
 """The script's exit code when Slurm starts it again."""
+EXIT_IMPORT = 78
+"""The script's exit code when the image could not be imported."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,11 @@ class LaunchPlan:
     def contained(self) -> bool:
         """Whether the processes see the mounts instead of the host's paths."""
         return False
+
+    @property
+    def imports(self) -> str | None:
+        """The registry image that the script imports once for all steps, None when it imports none."""
+        return None
 
     @property
     def scheduled(self) -> bool:

@@ -31,6 +31,8 @@ ROUTER_PORT = "GPUBENCH_ROUTER_PORT"
 ROUTER_METRICS_PORT = "GPUBENCH_ROUTER_METRICS_PORT"
 """Shell variable with the port of the router's own metrics."""
 _SIZES = (*SIZE_FLAGS, "ep")
+_BOTH_SIDES = ("NixlConnector", "MultiConnector", "OffloadingConnector")
+_ROUTER_CONNECTORS = {"MooncakeConnector": "mooncake", "MoRIIOConnector": "moriio"}
 
 DEFAULT_ROUTER = (
     "vllm-router", "--vllm-pd-disaggregation", "{prefill}", "{decode}",
@@ -145,9 +147,15 @@ def plan_router(deployment: Deployment) -> RankPlan | None:
         "{port}": [Runtime(f"${{{ROUTER_PORT}}}")],
         "{metrics_port}": [Runtime(f"${{{ROUTER_METRICS_PORT}}}")],
     }
-    template = shlex.split(settings.command) if settings.command else DEFAULT_ROUTER
+    template = shlex.split(settings.command) if settings.command else _default_router(deployment)
     argv = [part for word in template for part in options.get(word, [word])]
     return RankPlan(0, "router", 0, 0, "router", (*argv, *settings.args))
+
+
+def _default_router(deployment: Deployment) -> list[str]:
+    connector = json.loads(deployment.kv_transfer or "{}").get("kv_connector")
+    name = _ROUTER_CONNECTORS.get(connector)
+    return [*DEFAULT_ROUTER, *(("--kv-connector", name) if name is not None else ())]
 
 
 @dataclass(frozen=True)
@@ -242,6 +250,6 @@ def _names_itself(deployment: Deployment) -> bool:
 def _kv_config(text: str, role: str) -> str:
     """The role's own ``--kv-transfer-config``: ``kv_role`` filled in unless the recipe says it."""
     config = json.loads(text)
-    default = "kv_both" if config.get("kv_connector") == "NixlConnector" else None
-    config.setdefault("kv_role", default or ("kv_producer" if role == "prefill" else "kv_consumer"))
+    side = "kv_producer" if role == "prefill" else "kv_consumer"
+    config.setdefault("kv_role", "kv_both" if config.get("kv_connector") in _BOTH_SIDES else side)
     return json.dumps(config, separators=(",", ":"))

@@ -17,7 +17,12 @@ from pytest_gpubench.plan.shell import Runtime, command_lines, quote
 if TYPE_CHECKING:
     from pytest_gpubench.plan.launch import LaunchPlan
 
-__all__ = ["RANK_WRAPPER", "rank_script"]
+__all__ = ["IMAGE_VARIABLE", "RANK_WRAPPER", "rank_script"]
+
+IMAGE_VARIABLE = "GPUBENCH_IMAGE"
+"""Shell variable with what the steps start from: the imported file, or the image itself."""
+IMAGE_FILE = "image.sqsh"
+"""Name of the imported file in the state folder; the script removes it when the job ends."""
 
 RANK_WRAPPER = (
     'date +%s >"$GPUBENCH_STARTED" 2>/dev/null; '
@@ -78,7 +83,10 @@ trap 'finish "signal HUP" 129' HUP
 """
 
 _SLURM_NODES = r"""
-last() { exit "$1"; }
+last() {
+  rm -f "$STATE"/image.sqsh*
+  exit "$1"
+}
 
 # Slurm knows how to reach a node; its name alone may not resolve.
 address_of() {
@@ -169,6 +177,8 @@ def rank_script(plan: LaunchPlan) -> str:
         "fi",
     ]
     lines += [f"GPUBENCH_NODE_{index}=${{NODES[{index}]}}" for index in range(plan.num_nodes)]
+    if plan.imports is not None:
+        lines += ["", *_import_image(plan, plan.imports)]
     if plan.staged_check:
         lines += ["", *_choose_model(plan)]
     lines += [_ports(plan)]
@@ -185,8 +195,28 @@ def rank_script(plan: LaunchPlan) -> str:
     return "\n".join(lines)
 
 
+def _import_image(plan: LaunchPlan, image: str) -> list[str]:
+    """Import the image once, into a file that all nodes see; without Enroot here each step imports it."""
+    uri = image if "://" in image else f"docker://{image}"
+    return [
+        "# The image is imported once, written aside, then renamed. Jobs take turns: imports at the same time",
+        "# into one cache fail with half-written layers (InferenceX#1510).",
+        f"{IMAGE_VARIABLE}={quote(image)}",
+        "if command -v enroot >/dev/null 2>&1; then",
+        "  (",
+        f"    flock -w {int(plan.deployment.deadlines.image)} 9",
+        f"    exec timeout {int(plan.deployment.deadlines.image)} \\",
+        f'      enroot import --output "$STATE/{IMAGE_FILE}.part" {quote(uri)}',
+        f'  ) 9>"$FOLDER/../../.image-import.lock" </dev/null >>"$FOLDER/image.log" 2>&1 &',
+        '  wait "$!" || finish "image import" 78',
+        f'  mv -f "$STATE/{IMAGE_FILE}.part" "$STATE/{IMAGE_FILE}" || finish "image import" 78',
+        f'  {IMAGE_VARIABLE}=$STATE/{IMAGE_FILE}',
+        "fi",
+    ]
+
+
 def _choose_model(plan: LaunchPlan) -> list[str]:
-    *most, last = command_lines(plan.staged_check, "  ")
+    *most, last = command_lines(_shared(plan, plan.staged_check), "  ")
     return [
         "# The staged model where every node has it, else the hub's: one server never mixes the two.",
         f"GPUBENCH_MODEL={quote(plan.deployment.model_path)}",
@@ -203,7 +233,7 @@ def _watch(plan: LaunchPlan) -> str:
     """The loop; a router starts once the controlling process has seen its backends ready."""
     if plan.router is None:
         return _WATCH.rstrip().replace("ROUTER_HERE\n", "")
-    first, *rest = command_lines(_shared(plan.router_command), "    ")
+    first, *rest = command_lines(_shared(plan, plan.router_command), "    ")
     lines = [
         '  if [ -z "$routed" ] && [ -e "$STATE/backends-ready" ]; then',
         "    routed=1",
@@ -218,8 +248,12 @@ def _watch(plan: LaunchPlan) -> str:
     return loop.replace("ROUTER_HERE\n", "\n".join(lines))
 
 
-def _shared(argv: tuple[str, ...]) -> list[str]:
-    return [Runtime("${GPUBENCH_WRAPPER}") if word == RANK_WRAPPER else word for word in argv]
+def _shared(plan: LaunchPlan, argv: tuple[str, ...]) -> list[str]:
+    """The command with the script's own variables for what is only known, or only written, there."""
+    variables = {RANK_WRAPPER: "GPUBENCH_WRAPPER"}
+    if plan.imports is not None:
+        variables[plan.imports] = IMAGE_VARIABLE
+    return [Runtime(f"${{{variables[word]}}}") if word in variables else word for word in argv]
 
 
 def _ports(plan: LaunchPlan) -> str:
@@ -263,6 +297,8 @@ def _ports(plan: LaunchPlan) -> str:
     records += [f"GPUBENCH_NODE_{index}" for index in range(plan.num_nodes)]
     if plan.staged_check:
         records.append("GPUBENCH_MODEL")
+    if plan.imports is not None:
+        records.append(IMAGE_VARIABLE)
     lines += ['note endpoint "$(']
     lines += [f"  printf '%s=%s\\n' {name} \"${name}\"" for name in records]
     lines += [')" || finish "results folder not writable" 74']
@@ -301,7 +337,7 @@ def _start(plan: LaunchPlan, rank: RankPlan, argv: tuple[str, ...]) -> list[str]
         ]
     if "GPUBENCH_RANK" in names:
         lines += [f"export GPUBENCH_RANK={rank.rank} GPUBENCH_NNODES={rank.num_nodes}"]
-    first, *rest = command_lines(_shared(argv), "  ")
+    first, *rest = command_lines(_shared(plan, argv), "  ")
     lines += [f"start {rank.name} \\", first, *rest]
     return lines
 

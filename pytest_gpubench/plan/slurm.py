@@ -5,11 +5,16 @@ The batch script is the part of the supervisor that lives inside the allocation.
 notes each rank's exit, and ends the job when any rank ends, whatever its exit code: followers
 outlive a dead head (vllm#32136) and an exit code of 0 is a death too (NeMo-RL#3386). It also ends
 the job when the controlling process stops changing the heartbeat file.
+
+Containers have no names: a step that starts a named container while another one of that name starts on
+the node fails on its lock, and Pyxis leaves a named container's root file system on the node after the
+job. So that ranks and clients do not each import a registry image, the script imports it once, into a
+file that every step then starts from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -17,8 +22,9 @@ from pytest_gpubench.plan.environment import forwarded_names
 from pytest_gpubench.plan.launch import LaunchPlan, Site
 from pytest_gpubench.plan.paths import Mount, container_path, container_workdir, parse_mount
 from pytest_gpubench.plan.ranks import RankPlan, plan_router, plan_workers
-from pytest_gpubench.plan.script import RANK_WRAPPER
+from pytest_gpubench.plan.script import IMAGE_VARIABLE, RANK_WRAPPER
 from pytest_gpubench.plan.shell import Runtime
+from pytest_gpubench.recipe.images import is_squashfs, pyxis_form
 from pytest_gpubench.recipe.types import Deployment
 
 __all__ = ["SlurmPlan", "plan_slurm"]
@@ -39,16 +45,30 @@ class SlurmPlan(LaunchPlan):
         """Where the benchmark client runs: with the head, or on the allocation's last node."""
         return nodes[0] if self.deployment.profile.client_node == "head" else nodes[-1]
 
-    def client_options(self) -> tuple[str, ...]:
-        """srun options of a client step: the container, without GPUs."""
-        return (*self._step_common(), *self.deployment.profile.slurm.extra_srun_args)
+    def client_options(self, values: Mapping[str, str] | None = None) -> tuple[str, ...]:
+        """srun options of a client step: the container, without GPUs.
+
+        ``values`` are the run-time values: of them the file that the image was imported into is taken.
+        """
+        options = (*self._step_common(), *self.deployment.profile.slurm.extra_srun_args)
+        imported = (values or {}).get(IMAGE_VARIABLE)
+        return tuple(imported if imported and word == self.imports else word for word in options)
+
+    @property
+    def imports(self) -> str | None:
+        """The registry image that the job imports before its first step, as Pyxis spells it."""
+        image = self.deployment.image
+        if not self.contained or image is None or is_squashfs(image):
+            return None
+        # A local daemon's images are on its own node only.
+        return None if image.startswith(("dockerd://", "podman://")) else pyxis_form(image)
 
     def container_options(self, names: Sequence[str]) -> tuple[str, ...]:
         """The Pyxis options; empty when the site has no Pyxis. ``names``: for ``--container-env``."""
         container = self.deployment.profile.container
         if not self.contained or self.deployment.image is None:
             return ()
-        options = ["--container-image", self.deployment.image]
+        options = ["--container-image", pyxis_form(self.deployment.image)]
         if self.mounts:
             options += ["--container-mounts", ",".join(map(str, self.mounts))]
         if self.workdir is not None:

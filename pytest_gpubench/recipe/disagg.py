@@ -46,7 +46,8 @@ def kv_transfer_json(settings: dict[str, object]) -> str:
         config[name] = value
     if not isinstance(config.get("kv_connector"), str):
         raise ValueError("expected connector, such as NixlConnector")
-    config.setdefault("kv_role", "kv_both")
+    if config["kv_connector"] == "NixlConnector":  # others have sides, which the plan fills in by role
+        config.setdefault("kv_role", "kv_both")
     return json.dumps(config, allow_nan=False)
 
 
