@@ -71,6 +71,7 @@ class CliSlurm:
         self._accounting = True  # until sacct says that there is none
         self._plain_clusters: set[str] = set()  # reachable only without --clusters: our own cluster
         self._addresses: dict[str, str] = {}
+        self._version: str | None = None
 
     # ---------------------------------------------------------------- submit
 
@@ -231,12 +232,13 @@ class CliSlurm:
         return match[1]
 
     def version(self) -> str | None:
-        """``slurm 22.05.8`` gives ``22.05.8``; None when sbatch does not say."""
-        result = self._call("sbatch", "--version")
-        match = (
-            re.search(r"\bslurm\S*\s+([0-9][\w.~+-]*)", result.stdout, re.IGNORECASE) if result.ok else None
-        )
-        return match[1] if match else None
+        """``slurm 22.05.8`` gives ``22.05.8``; None when srun does not say. Asked once; no controller needed."""
+        if self._version is None:
+            result = self._call("srun", "--version")
+            pattern = r"\bslurm\S*\s+([0-9][\w.~+-]*)"
+            match = re.search(pattern, result.stdout, re.IGNORECASE) if result.ok else None
+            self._version = match[1] if match else ""
+        return self._version or None
 
     # --------------------------------------------------------------- calling
 
