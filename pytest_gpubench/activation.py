@@ -21,6 +21,7 @@ from pytest_gpubench.options import Options
 from pytest_gpubench.recipe.load import LoadContext, load_recipe
 from pytest_gpubench.recipe.select import select_recipes
 from pytest_gpubench.recipe.types import Recipe
+from pytest_gpubench.results.compare import load_baseline
 from pytest_gpubench.results.ingest import IngestSettings
 from pytest_gpubench.results.provenance import make_run_id
 from pytest_gpubench.serving.interrupts import Interrupts
@@ -32,6 +33,10 @@ __all__ = ["activate", "recipe_arguments"]
 
 def activate(config: pytest.Config, options: Options) -> None:
     """Make the session of this process and register what a run needs; raises OptionError."""
+    # What is wrong with these is a usage error, not a surprise at the end.
+    IngestSettings.from_env(os.environ)
+    if options.compare is not None:
+        load_baseline(options.compare)
     context = LoadContext(env=os.environ, profiles=options.profiles)
     if options.inferencex is not None:
         sources, load = _inferencex(config, options, context)
@@ -52,7 +57,6 @@ def activate(config: pytest.Config, options: Options) -> None:
             cluster = _mock_cluster(sources, catalog)
             env = {**env, **cluster.env()}
         identity = RunIdentity(make_run_id(env, time.time()), _attempt(env), "", env)
-    IngestSettings.from_env(os.environ)  # a malformed URL is a usage error, not a surprise at the end
     interrupts = Interrupts()
     config.add_cleanup(interrupts.install())
     session = Session(

@@ -25,7 +25,7 @@ from pytest_gpubench.summary import close_run, write_summary
 __all__ = ["ActiveHooks"]
 
 NO_SLURM = (
-    "no `sbatch` on PATH: {recipes} run on Slurm. Start pytest on a Slurm login node, or use --mock-slurm "
+    "no `sbatch` on PATH, which {recipes} needs. Start pytest on a Slurm login node, or use --mock-slurm "
     "to run on the mocked Slurm with a simulated vLLM"
 )
 

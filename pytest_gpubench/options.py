@@ -111,17 +111,20 @@ def read_options(config: pytest.Config, env: Mapping[str, str] = os.environ) -> 
     """Validate; raises OptionError with the option's name and what is valid."""
     option = config.getoption
     base = config.invocation_params.dir
-    results = base / (option("--gpubench-results") or config.getini("gpubench_results"))
+    results = _results(config)
     compare_fail = tuple(option("--gpubench-compare-fail"))
-    if compare_fail and not option("--gpubench-compare"):
-        raise OptionError("--gpubench-compare-fail needs --gpubench-compare PATH")
+    if compare_fail:
+        from pytest_gpubench.results.compare import parse_rules
+
+        if not option("--gpubench-compare"):
+            raise OptionError("--gpubench-compare-fail needs --gpubench-compare PATH")
+        parse_rules(compare_fail)
     for name in ("--gpubench-retry-infra", "--gpubench-prefetch"):
         if option(name) < 0:
             raise OptionError(f"{name}: expected 0 or more, got {option(name)}")
     max_nodes = option("--gpubench-max-nodes")
     if max_nodes is not None and max_nodes < 1:
         raise OptionError(f"--gpubench-max-nodes: expected 1 or more, got {max_nodes}")
-    json_path = option("--gpubench-json")
     poll = config.getini("gpubench_poll_interval")
     return Options(
         workloads=_names(option("--workload"), env),
@@ -131,10 +134,8 @@ def read_options(config: pytest.Config, env: Mapping[str, str] = os.environ) -> 
         suite=config.getini("gpubench_suite"),
         mock=option("--mock-slurm"),
         dry_run=option("--gpubench-dry-run"),
-        results=Path(os.path.abspath(results)),
-        json=Path(os.path.abspath(base / json_path))
-        if json_path
-        else Path(os.path.abspath(results)) / "ingest.json",
+        results=results,
+        json=_output(base, option("--gpubench-json"), "--gpubench-json") or results / "ingest.json",
         smoke=option("--gpubench-smoke"),
         resume=option("--gpubench-resume"),
         skip_rejected=option("--gpubench-skip-rejected"),
@@ -144,7 +145,7 @@ def read_options(config: pytest.Config, env: Mapping[str, str] = os.environ) -> 
         meta=tuple(_pair(text) for text in option("--gpubench-meta")),
         inferencex=_optional_file(base, option("--gpubench-inferencex"), "--gpubench-inferencex"),
         runners=_optional_file(base, option("--gpubench-runners"), "--gpubench-runners"),
-        html=base / option("--gpubench-html") if option("--gpubench-html") else None,
+        html=_output(base, option("--gpubench-html"), "--gpubench-html"),
         stream_logs=option("--gpubench-stream-logs"),
         prefetch=option("--gpubench-prefetch"),
         max_nodes=max_nodes,
@@ -166,6 +167,25 @@ def _default_folders(config: pytest.Config) -> tuple[Path, ...]:
     here = config.invocation_params.dir
     folders = [folder for folder in (config.rootpath / "workloads", here / "workloads") if folder.is_dir()]
     return tuple(dict.fromkeys(folders)) or (here,)
+
+
+def _results(config: pytest.Config) -> Path:
+    """An option's path is relative to where pytest was started, an ini value's to the ini file."""
+    given, ini = config.getoption("--gpubench-results"), config.getini("gpubench_results")
+    base = config.invocation_params.dir if given or config.inipath is None else config.inipath.parent
+    path = Path(os.path.abspath(base / (given or ini)))
+    if path.exists() and not path.is_dir():
+        raise OptionError(f"{'--gpubench-results' if given else 'ini gpubench_results'}: {path} is no folder")
+    return path
+
+
+def _output(base: Path, text: str | None, name: str) -> Path | None:
+    if not text:
+        return None
+    path = Path(os.path.abspath(base / text))
+    if path.is_dir():
+        raise OptionError(f"{name}: {path} is a folder, expected a file to write")
+    return path
 
 
 def _optional_file(base: Path, text: str | None, name: str) -> Path | None:

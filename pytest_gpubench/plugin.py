@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpubench.errors import OptionError, RecipeError
+from pytest_gpubench.errors import GpubenchError
 from pytest_gpubench.options import add_options, read_options
 
 __all__ = ["PLATFORMS", "pytest_addoption", "pytest_configure"]
@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
             from pytest_gpubench.activation import activate
 
             activate(config, options)
-    except (OptionError, RecipeError) as err:
+    except GpubenchError as err:
         raise pytest.UsageError(str(err)) from None
 
 

@@ -29,6 +29,7 @@ H200_SLURM:
   slurm: {partition: batch, gres: "gpu:b300:4", exclusive: true, time: "01:00:00"}
   container: {runtime: pyxis}
 """
+QUICK = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:anyio")
 MARK = "GPUBENCH_TEST_RUN"
 """In the environment of every process of a run, also of those that leave its process group."""
 CI_NAMES = (
@@ -149,7 +150,7 @@ class Project:
         junit = self.folder / f"junit-{self._runs}.xml"
         environment = {**(self.env() if env is None else env), MARK: uuid.uuid4().hex}
         process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", f"--junitxml={junit}", "-p", "no:cacheprovider", *arguments],
+            [sys.executable, "-m", "pytest", f"--junitxml={junit}", *QUICK, *arguments],
             cwd=cwd or self.folder,
             env=environment,
             stdout=subprocess.PIPE,
