@@ -17,7 +17,7 @@ from pytest_gpubench.plan.shell import Runtime, command_lines, quote
 if TYPE_CHECKING:
     from pytest_gpubench.plan.launch import LaunchPlan
 
-__all__ = ["IMAGE_VARIABLE", "RANK_WRAPPER", "rank_script"]
+__all__ = ["IMAGE_FILE", "IMAGE_VARIABLE", "RANK_WRAPPER", "rank_script"]
 
 IMAGE_VARIABLE = "GPUBENCH_IMAGE"
 """Shell variable with what the steps start from: the imported file, or the image itself."""
@@ -198,20 +198,26 @@ def rank_script(plan: LaunchPlan) -> str:
 def _import_image(plan: LaunchPlan, image: str) -> list[str]:
     """Import the image once, into a file that all nodes see; without Enroot here each step imports it."""
     uri = image if "://" in image else f"docker://{image}"
+    limit = int(plan.deployment.deadlines.image)
     return [
-        "# The image is imported once, written aside, then renamed. Jobs take turns: imports at the same time",
-        "# into one cache fail with half-written layers (InferenceX#1510).",
+        "# The image is imported once, written aside, then renamed. Jobs take turns: imports at the same",
+        "# time into one cache fail with half-written layers (InferenceX#1510).",
         f"{IMAGE_VARIABLE}={quote(image)}",
-        "if command -v enroot >/dev/null 2>&1; then",
+        f'if [ "${{GPUBENCH_IMPORTED-}}" = {quote(uri)} ] &&',
+        f'  mv -f "$GPUBENCH_IMPORTED_FILE" "$STATE/{IMAGE_FILE}" 2>/dev/null; then',
+        f"  {IMAGE_VARIABLE}=$STATE/{IMAGE_FILE} # from the deployment that had these nodes before",
+        "elif command -v enroot >/dev/null 2>&1; then",
+        '  rm -f "${GPUBENCH_IMPORTED_FILE-}"',
         "  (",
-        f"    flock -w {int(plan.deployment.deadlines.image)} 9",
-        f"    exec timeout {int(plan.deployment.deadlines.image)} \\",
-        f'      enroot import --output "$STATE/{IMAGE_FILE}.part" {quote(uri)}',
-        f'  ) 9>"$FOLDER/../../.image-import.lock" </dev/null >>"$FOLDER/image.log" 2>&1 &',
-        '  wait "$!" || finish "image import" 78',
+        f"    flock -w {limit} 9",
+        f'    exec timeout {limit} enroot import --output "$STATE/{IMAGE_FILE}.part" {quote(uri)}',
+        '  ) 9>"$FOLDER/../../.image-import.lock" </dev/null >>"$FOLDER/image.log" 2>&1 &',
+        '  wait "$!" || finish "image import $?" 78',
         f'  mv -f "$STATE/{IMAGE_FILE}.part" "$STATE/{IMAGE_FILE}" || finish "image import" 78',
-        f'  {IMAGE_VARIABLE}=$STATE/{IMAGE_FILE}',
+        f"  {IMAGE_VARIABLE}=$STATE/{IMAGE_FILE}",
         "fi",
+        f"export GPUBENCH_IMPORTED={quote(uri)}",
+        f'export GPUBENCH_IMPORTED_FILE="$STATE/{IMAGE_FILE}"',
     ]
 
 

@@ -17,6 +17,7 @@ __all__ = ["Evidence", "diagnose", "rank_failure"]
 _IMPORT = re.compile(
     r"pyxis:.*(fail|error|couldn't)|enroot-.*(fail|error)|\[ERROR\].*(rootfs|image|squashfs)", re.I
 )
+_ENROOT = re.compile(r"enroot-.*(fail|error|no such)|\[ERROR\]|no such file", re.I)
 _PORT = re.compile(r"address already in use|EADDRINUSE", re.I)
 _SLURM_WORDS = re.compile(r"(srun|slurmstepd|slurmd)\b[^ ]*:")
 _MISSING = re.compile(r"gpubench: (model path .* is missing on node .*)")
@@ -53,6 +54,12 @@ def diagnose(evidence: Evidence) -> InfraError:
     words = evidence.ended.split()
     if words[:1] == ["rank"] and len(words) >= 3:
         return rank_failure(evidence, words[1], _number(words[2]))
+    if evidence.ended.startswith("image import"):
+        tail = evidence.tails.get("image", "")
+        why = "it took longer than `deadlines.image`" if evidence.ended.endswith(" 124") else _cause(tail)
+        return ServerError(
+            Reason.IMPORT_FAILED, f"the image could not be imported: {why}", details=_record(evidence)
+        )
     if evidence.ended.startswith("ports taken"):
         return SlurmError(
             Reason.PORT_TAKEN,
@@ -97,7 +104,7 @@ def rank_failure(evidence: Evidence, rank: str, code: int) -> InfraError:
     if rank not in evidence.started and _IMPORT.search(tail):
         return ServerError(
             Reason.IMPORT_FAILED,
-            f"{where}: the container image could not be started: {_line(tail, _IMPORT)}",
+            f"{where}: the container image could not be started: {_cause(tail)}",
             details=_record(evidence),
         )
     if _PORT.search(tail):
@@ -157,6 +164,12 @@ def _signal(code: int) -> str:
 
 def _line(tail: str, pattern: re.Pattern[str]) -> str:
     return next((line.strip() for line in tail.splitlines() if pattern.search(line)), "")[:500]
+
+
+def _cause(tail: str) -> str:
+    """Pyxis's words and Enroot's own, else the last line."""
+    lines = dict.fromkeys(line for pattern in (_IMPORT, _ENROOT) if (line := _line(tail, pattern)))
+    return "; ".join(lines) or _last(tail)
 
 
 def _last(tail: str) -> str:

@@ -254,7 +254,7 @@ class SlurmBackend:
         step = step_argv(
             self.job,
             nodes=[self.plan.client_node(self._nodes)],
-            extra=self.plan.client_options(),
+            extra=self.plan.client_options(values),
             command=command,
         )
         return ClientStep(
@@ -279,7 +279,7 @@ class SlurmBackend:
 
     def tails(self) -> list[LogTail]:
         """Rank logs, the dead first; the job's own log when it has something to say."""
-        return self.state.tails(self.state.values(), ("slurm.log",))
+        return self.state.tails(self.state.values(), ("image.log", "slurm.log"))
 
     # -- give back -----------------------------------------------------------------------------
 
@@ -308,6 +308,7 @@ class SlurmBackend:
             # Whatever could not be cancelled finds no heartbeat and ends itself.
             tools.heartbeat.remove(self.state.heartbeat)
             if gone:
+                self.state.drop_image()
                 self._released = True
                 tools.journal.released(self.job, "left the queue")
         return gone

@@ -11,6 +11,7 @@ from pathlib import Path
 from pytest_gpubench.errors import InfraError, LogTail
 from pytest_gpubench.plan.launch import LaunchPlan
 from pytest_gpubench.plan.ranks import ROUTER_PORT, head_variable, port_variable
+from pytest_gpubench.plan.script import IMAGE_FILE
 from pytest_gpubench.reasons import Phase, Reason
 from pytest_gpubench.results.text import read_tail
 from pytest_gpubench.serving.backend import Api
@@ -145,8 +146,13 @@ class StateFolder:
         return {one.name: values.get(f"GPUBENCH_NODE_{one.node}", "") for one in processes}
 
     def rank_tails(self) -> dict[str, str]:
-        """Rank -> the end of its log."""
-        return {name: read_tail(self.folder / f"{name}.log") for name in self._log_names()}
+        """Rank -> the end of its log; the log of the image's import beside them."""
+        return {name: read_tail(self.folder / f"{name}.log") for name in [*self._log_names(), "image"]}
+
+    def drop_image(self) -> None:
+        """Remove the imported image, should the script have been killed before it could."""
+        for path in self.path.glob(f"{IMAGE_FILE}*"):
+            path.unlink(missing_ok=True)
 
     def tails(self, values: Mapping[str, str], extra: tuple[str, ...] = ()) -> list[LogTail]:
         """Log ends for a report: the dead first, then the others, then ``extra`` files of the folder."""

@@ -98,6 +98,12 @@ CASES: dict[str, LaunchPlan] = {
         replace(ONE_NODE, model_path="/scratch/models/DeepSeek V4", check_model_path=True), SITE
     ),
     "preferred-model": plan_slurm(replace(TWO_NODES, preferred_path="/scratch/models/V4"), SITE),
+    "registry-image": plan_slurm(
+        replace(
+            ONE_NODE, image="registry.example.com:5050/team/vllm:v1", preferred_path="/scratch/models/V4"
+        ),
+        SITE,
+    ),
     "docker": plan_local(replace(ONE_NODE, runtime="docker"), SITE),
     "native": plan_local(replace(ONE_NODE, runtime="native", image=None), SITE),
     "outside-the-mounts": plan_slurm(TWO_NODES, replace(SITE, folder="/data/r/deepseek/x", checkout="/data")),

@@ -72,7 +72,17 @@ def test_an_image_that_does_not_start_is_an_import_failure_with_the_tools_words(
     )
     error = diagnose(found)
     assert error.reason is Reason.IMPORT_FAILED
-    assert "failed to import docker image" in error.message
+    assert "failed to import docker image; [ERROR] File exists" in error.message
+
+
+@pytest.mark.parametrize(
+    ("ended", "says"), [("image import 1", "[ERROR] no space left"), ("image import 124", "deadlines.image")]
+)
+def test_an_import_for_the_whole_job_that_fails_says_why(ended: str, says: str) -> None:
+    tails = {"image": "[INFO] Querying registry\n[ERROR] no space left"}
+    error = diagnose(evidence(JobState.FAILED, ended, started=frozenset(), tails=tails))
+    assert error.reason is Reason.IMPORT_FAILED
+    assert says in error.message
 
 
 def test_fc_16_a_taken_port_names_port_and_node() -> None:
