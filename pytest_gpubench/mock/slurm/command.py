@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from ..faults import ControllerDown, FaultBox
 from .getopt import Arg, Parsed, Parser, UsageError
 from .store import Store
 
@@ -36,7 +35,6 @@ class Command:
     def __init__(self, name: str, store: Store) -> None:
         self.name = name
         self.store = store
-        self.faults = FaultBox(store.folder)
 
     def parse(
         self,
@@ -77,5 +75,9 @@ class Command:
 
     def reach_controller(self, prefix: str | None = None) -> None:
         """End the command when slurmctld is out of reach."""
-        if self.faults.find(ControllerDown) is not None:
+        if not self.store.has_faults:
+            return
+        from ..faults import ControllerDown, FaultBox
+
+        if FaultBox(self.store.folder).find(ControllerDown) is not None:
             self.fail("Unable to contact slurm controller (connect failure)", prefix=prefix)

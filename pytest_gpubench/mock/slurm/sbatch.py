@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from .. import hostlist
-from ..faults import SbatchAnswers, SbatchHangsButQueues, SbatchRefuses
+from ..faults import FaultBox, SbatchAnswers, SbatchHangsButQueues, SbatchRefuses
 from . import directives, environment, formats, schedule, tables
 from .command import Command, uid, user
 from .getopt import Arg, Parsed
@@ -215,7 +215,7 @@ def _places(command: Command, parsed: Parsed, job: Job) -> None:
 
 
 def _submit(command: Command, job: Job, script: str, parsed: Parsed) -> int:
-    store, faults = command.store, command.faults
+    store, faults = command.store, FaultBox(command.store.folder)
     command.reach_controller(f"sbatch: error: {_failed(command, '')}")
     refusal = faults.find(SbatchRefuses, job.name)
     if refusal is not None:
@@ -280,4 +280,4 @@ def enter(command: Command, job: Job, script: str, env: dict[str, str]) -> None:
             store.put(job)
             return
         store.put(job)
-        schedule.try_start(store, job, store.active(), command.faults)
+        schedule.try_start(store, job, store.active(), FaultBox(store.folder))

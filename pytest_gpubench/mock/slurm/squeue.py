@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 
 from .. import hostlist
-from ..faults import SqueueTimesOut
 from . import formats, tables
 from .command import Command, user
 from .getopt import Parsed
@@ -27,9 +26,7 @@ def main(store: Store, argv: list[str]) -> int:
     """List jobs."""
     command = Command("squeue", store)
     parsed = command.parse(tables.SQUEUE, argv)
-    trouble = command.faults.take(SqueueTimesOut)
-    if trouble is not None:
-        command.fail(_TIMED_OUT, trouble.exit_code, prefix="")
+    _time_out(command)
     command.reach_controller("slurm_load_jobs error: ")
     if "step" in parsed:
         return _steps(store, parsed)
@@ -38,6 +35,16 @@ def main(store: Store, argv: list[str]) -> int:
     for line in table.render(parsed, jobs):
         print(line)
     return 0
+
+
+def _time_out(command: Command) -> None:
+    if not command.store.has_faults:
+        return
+    from ..faults import FaultBox, SqueueTimesOut
+
+    trouble = FaultBox(command.store.folder).take(SqueueTimesOut)
+    if trouble is not None:
+        command.fail(_TIMED_OUT, trouble.exit_code, prefix="")
 
 
 def _ids(command: Command, text: str) -> list[int]:

@@ -62,6 +62,11 @@ class Store:
             )
         return cls(Path(folder))
 
+    @property
+    def has_faults(self) -> bool:
+        """False when no fault was ever put in force: then a poll need not import them, half of its time."""
+        return (self.folder / "faults.json").exists()
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Exclusive access to the state, between processes."""
