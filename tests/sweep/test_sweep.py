@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -111,7 +112,7 @@ def test_a_node_budget_is_never_exceeded(project: Project) -> None:
     project.pytest("--gpubench-max-nodes", "1", "--gpubench-prefetch", "3", "-k", "conc8")
     jobs = sorted(project.cluster.jobs(), key=lambda job: job.start)
     assert len(jobs) == 3
-    assert all(earlier.end <= later.submit for earlier, later in zip(jobs, jobs[1:], strict=False))
+    assert all(earlier.end <= later.submit for earlier, later in itertools.pairwise(jobs))
 
 
 def test_workers_never_split_a_deployment_and_lose_no_row(project: Project) -> None:
