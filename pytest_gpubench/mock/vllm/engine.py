@@ -152,7 +152,7 @@ class Engine:
         yield done
         while done < count:
             # A crowded server sends larger chunks, as vLLM merges what a busy front end has not sent yet.
-            interval = max(self.sim.stream_interval, sum(each.running for each in self._counters) // 8)
+            interval = max(self.sim.stream_interval, sum(each.running for each in self._counters) // 4)
             made = min(interval, count - done)
             done += made
             await self._until(first + (done - 1) * self.sim.token)

@@ -103,9 +103,10 @@ async def _write(writer: asyncio.StreamWriter, response: Response) -> None:
         await writer.drain()
         return
     lines += ["content-type: text/event-stream; charset=utf-8", "transfer-encoding: chunked"]
-    writer.write("\r\n".join([*lines, "\r\n"]).encode())
+    head = "\r\n".join([*lines, "\r\n"]).encode()  # goes out with the first data, in one packet
     async for data in response.stream:
-        writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+        writer.write(b"%b%x\r\n%b\r\n" % (head, len(data), data))
+        head = b""
         await writer.drain()
-    writer.write(b"0\r\n\r\n")
+    writer.write(head + b"0\r\n\r\n")
     await writer.drain()
