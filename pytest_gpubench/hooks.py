@@ -111,7 +111,7 @@ class ActiveHooks:
         if self.is_worker and not self.session.options.dry_run and not self.config.option.collectonly:
             self.session.workers.enter(self.session.identity.worker)
         self._show_progress(parallel)
-        if self.is_worker or not parallel:
+        if self.is_worker or not parallel or self.config.option.collectonly:
             return
         self._need_slurm(list(self._all_points()))
 
