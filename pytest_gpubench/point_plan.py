@@ -56,17 +56,16 @@ def _commands(point: Point, plan: LaunchPlan, folder: Path, script: str) -> Comm
         name = "bench.json" if point.load.repetitions == 1 else "bench-run-1.json"
         seed = point.load.seed if point.load.seed is not None else measure_seed(point.id, recipe, 0)
         bench = bench_argv(point.deployment, point.load, ClientRun(where, name, seed))
-        if warmup_prompts(point.load) > 0:
+        if warmup_prompts(point.deployment, point.load) > 0:
             run = ClientRun(where, "bench-warmup.json", warmup_seed(point.id, recipe, 0), warmup=True)
             warmup = bench_argv(point.deployment, point.load, run)
-    submit = ["bash", script]
-    if isinstance(plan, SlurmPlan):
-        submit = ["sbatch", "--parsable", *plan.sbatch_options, script]
+    launched = point.deployment.profile.slurm.launcher is not None and plan.scheduled
+    steps = [*plan.commands, *([plan.router_command] if plan.router_command else [])]
     return Commands(
-        serve=[rank.argv for rank in plan.ranks],
+        serve=[] if launched else [rank.argv for rank in plan.ranks],
         bench=bench,
         warmup=warmup,
-        submit=submit,
-        steps=[*plan.commands, *([plan.router_command] if plan.router_command else [])],
+        submit=plan.submit_argv(script) if isinstance(plan, SlurmPlan) else ["bash", script],
+        steps=[] if launched else steps,  # the site's launcher starts what it likes
         scheduled=plan.scheduled,
     )

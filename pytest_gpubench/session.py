@@ -259,9 +259,11 @@ class Session:
         environment = clean_env(self.env, self.environment(deployment))
         backend: Backend
         if isinstance(plan, SlurmPlan):
+            from pytest_gpubench.serving.site_backend import SiteBackend
             from pytest_gpubench.serving.slurm_backend import SlurmBackend
 
-            backend = SlurmBackend(plan, self.tools, environment, attempt)
+            launched = deployment.profile.slurm.launcher is not None
+            backend = (SiteBackend if launched else SlurmBackend)(plan, self.tools, environment, attempt)
         else:
             from pytest_gpubench.serving.local_backend import LocalBackend
 

@@ -16,6 +16,7 @@ from pytest_gpubench.recipe.types import Deployment
 
 __all__ = [
     "DEFAULT_FROM_HOST",
+    "SERVER_COMMAND_NAMES",
     "forwarded_names",
     "is_secret",
     "launcher_names",
@@ -25,6 +26,13 @@ __all__ = [
 
 DEFAULT_FROM_HOST = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 """Taken along when the caller has them: gated models need them."""
+
+SERVER_COMMAND_NAMES = (
+    "GPUBENCH_RANK", "GPUBENCH_NNODES", "PERF_EVAL_PORT", "PERF_EVAL_MODEL", "PERF_EVAL_IMAGE",
+    "PERF_EVAL_SERVE_ARGS", "PERF_EVAL_NUM_NODES", "PERF_EVAL_GPUS_PER_NODE", "PERF_EVAL_NUM_GPUS",
+    "PERF_EVAL_NODE_RANK", "PERF_EVAL_MASTER_ADDR", "PERF_EVAL_MASTER_PORT",
+)  # fmt: skip
+"""What a site's own server command finds in the environment of each rank."""
 
 _SECRET = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$|PASSWORD", re.IGNORECASE)
 
@@ -68,8 +76,8 @@ def launcher_names(deployment: Deployment, rank: RankPlan) -> tuple[str, ...]:
     if deployment.kv_transfer is not None and "Nixl" in deployment.kv_transfer:
         # NIXL's side channel: its default port is the same for every worker.
         names += ["VLLM_NIXL_SIDE_CHANNEL_HOST", "VLLM_NIXL_SIDE_CHANNEL_PORT"]
-    if deployment.profile.slurm.server_command is not None:
-        names += ["GPUBENCH_RANK", "GPUBENCH_NNODES"]
+    if rank.command is not None:
+        names += SERVER_COMMAND_NAMES
     return tuple(names)
 
 

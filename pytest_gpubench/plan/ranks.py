@@ -57,9 +57,9 @@ class RankPlan:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What the rank's wrapper becomes."""
+        """What the rank's wrapper becomes. A site's own command finds ours in its arguments, ``"$@"``."""
         prefix = ("env", self.devices) if self.devices else ()
-        own = self.argv if self.command is None else ("bash", "-c", self.command)
+        own = self.argv if self.command is None else ("bash", "-c", self.command, self.name, *self.argv)
         return (*prefix, *own)
 
     @property

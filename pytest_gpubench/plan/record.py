@@ -46,6 +46,7 @@ def plan_record(
     load = point.load
     servable = deployment.servable
     steps = commands.steps if servable else ()
+    submitted = servable and commands.scheduled and bool(commands.submit)
     return {
         "recipe": deployment.recipe,
         "point": point.id,
@@ -94,7 +95,9 @@ def plan_record(
         "parallel": parallel_record(deployment.parallel),
         "prefill": role_record(deployment, deployment.prefill),
         "decode": role_record(deployment, deployment.decode),
-        "sbatch_argv": fill_all(commands.submit, known) if steps and commands.scheduled else None,
+        "sbatch_argv": fill_all(commands.submit, known)
+        if servable and commands.scheduled and commands.submit
+        else None,
         "srun_argv": [fill_all(argv, known) for argv in steps] if commands.scheduled else [],
         "launch_argv": [fill_all(argv, known) for argv in steps],
         "markers": list(point.markers),

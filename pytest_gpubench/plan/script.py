@@ -13,6 +13,7 @@ from pytest_gpubench.plan.ranks import (
     port_variable,
 )
 from pytest_gpubench.plan.shell import Runtime, command_lines, quote
+from pytest_gpubench.plan.site_hooks import rank_exports
 
 if TYPE_CHECKING:
     from pytest_gpubench.plan.launch import LaunchPlan
@@ -341,8 +342,9 @@ def _start(plan: LaunchPlan, rank: RankPlan, argv: tuple[str, ...]) -> list[str]
             f'VLLM_NIXL_SIDE_CHANNEL_PORT="${port_variable("SIDE", rank.worker)}"',
             "export VLLM_NIXL_SIDE_CHANNEL_HOST VLLM_NIXL_SIDE_CHANNEL_PORT",
         ]
-    if "GPUBENCH_RANK" in names:
-        lines += [f"export GPUBENCH_RANK={rank.rank} GPUBENCH_NNODES={rank.num_nodes}"]
+    if rank.command is not None:
+        exports = rank_exports(plan.deployment, rank)
+        lines += [f"export {name}={quote(value)}" for name, value in exports.items()]
     first, *rest = command_lines(_shared(plan, argv), "  ")
     lines += [f"start {rank.name} \\", first, *rest]
     return lines

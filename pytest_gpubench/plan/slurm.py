@@ -24,6 +24,7 @@ from pytest_gpubench.plan.paths import Mount, container_path, container_workdir,
 from pytest_gpubench.plan.ranks import RankPlan, plan_router, plan_workers
 from pytest_gpubench.plan.script import IMAGE_VARIABLE, RANK_WRAPPER
 from pytest_gpubench.plan.shell import Runtime
+from pytest_gpubench.plan.site_hooks import launcher_argv
 from pytest_gpubench.recipe.images import is_squashfs, pyxis_form
 from pytest_gpubench.recipe.types import Deployment
 
@@ -53,6 +54,12 @@ class SlurmPlan(LaunchPlan):
         options = (*self._step_common(), *self.deployment.profile.slurm.extra_srun_args)
         imported = (values or {}).get(IMAGE_VARIABLE)
         return tuple(imported if imported and word == self.imports else word for word in options)
+
+    def submit_argv(self, script: str) -> list[str]:
+        """The command that asks for the nodes: sbatch with the script, or the site's launcher."""
+        if self.deployment.profile.slurm.launcher is not None:
+            return launcher_argv(self)
+        return ["sbatch", "--parsable", *self.sbatch_options, script]
 
     @property
     def imports(self) -> str | None:

@@ -59,7 +59,7 @@ class SlurmBackend:
         self.tools = tools
         self.environment = dict(environment)
         self.attempt = attempt
-        self.state = StateFolder(plan)
+        self.state = self.state_folder(plan)
         self.job: JobId | None = None
         self.info: JobInfo | None = None
         self._nodes: tuple[str, ...] = ()
@@ -67,6 +67,10 @@ class SlurmBackend:
         self._released = False
         self._failure: InfraError | None = None
         self._judge = PendingJudge(tools.clock)
+
+    def state_folder(self, plan: SlurmPlan) -> StateFolder:
+        """Where the job leaves its notes."""
+        return StateFolder(plan)
 
     @property
     def rank_names(self) -> tuple[str, ...]:
@@ -112,14 +116,8 @@ class SlurmBackend:
         name = self.plan.site.job_name
         tools = self.tools
         tools.journal.intend(name)
-        submission = Submission(
-            script=str(self.state.script),
-            job_name=name,
-            options=self.plan.sbatch_options,
-            env=self.environment,
-        )
         try:
-            self.job = tools.client.submit(submission)
+            self.job = self.submit()
             tools.journal.submitted(name, self.job)
         except SlurmError as err:
             # Should a job turn up after all, it finds no heartbeat and ends itself.
@@ -143,6 +141,16 @@ class SlurmBackend:
             tools.heartbeat.remove(self.state.heartbeat)
             raise
         tools.poller.watch(self.job)
+
+    def submit(self) -> JobId:
+        """Queue the job under its unique name; SlurmError when it surely or possibly is not queued."""
+        submission = Submission(
+            script=str(self.state.script),
+            job_name=self.plan.site.job_name,
+            options=self.plan.sbatch_options,
+            env=self.environment,
+        )
+        return self.tools.client.submit(submission)
 
     def hand_over(self, script: Path) -> None:
         """Let the running job stop its ranks and go on with ``script``; it is not ours to cancel any more."""
