@@ -95,9 +95,7 @@ def plan_record(
         "parallel": parallel_record(deployment.parallel),
         "prefill": role_record(deployment, deployment.prefill),
         "decode": role_record(deployment, deployment.decode),
-        "sbatch_argv": fill_all(commands.submit, known)
-        if servable and commands.scheduled and commands.submit
-        else None,
+        "sbatch_argv": fill_all(commands.submit, known) if submitted else None,
         "srun_argv": [fill_all(argv, known) for argv in steps] if commands.scheduled else [],
         "launch_argv": [fill_all(argv, known) for argv in steps],
         "markers": list(point.markers),
