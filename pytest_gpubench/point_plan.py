@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpubench.bench.client import ClientRun, bench_argv, warmup_prompts
+from pytest_gpubench.bench.command import check_parser
 from pytest_gpubench.bench.seeds import measure_seed, warmup_seed
 from pytest_gpubench.plan.launch import LaunchPlan
 from pytest_gpubench.plan.record import Commands, plan_record
@@ -31,6 +32,7 @@ def write_plan(session: Session, point: Point, values: Mapping[str, str] | None 
         record = plan_record(point, Commands(), environment=session.environment(deployment))
         store.write_plan(deployment.recipe, point.id, record)
         return f"{point.id}: {point.rejected or deployment.unservable_reason or 'cannot be served here'}"
+    check_parser(deployment.client)  # before any node is held
     plan = session.launch_plan(deployment)
     script = Path(plan.site.folder) / plan.script_name
     commands = _commands(point, plan, folder, str(script))

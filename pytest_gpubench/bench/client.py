@@ -1,4 +1,4 @@
-"""The command of the benchmark client: ``vllm bench serve`` for one load. Pure.
+"""The command of the benchmark client: ``vllm bench serve`` for one load, or the recipe's own. Pure.
 
 Source of the flags: vLLM 0.32 ``vllm bench serve --help=all``.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pytest_gpubench.bench.command import command_argv
 from pytest_gpubench.plan.ranks import ROUTER_PORT, head_variable, port_variable
 from pytest_gpubench.plan.shell import Runtime
 from pytest_gpubench.recipe.types import Deployment, Load
@@ -38,10 +39,15 @@ class ClientRun:
     warmup: bool = False
 
 
-def warmup_prompts(load: Load) -> int:
-    """Prompts of the warm-up run: as the recipe says, else one wave of the concurrency."""
+def warmup_prompts(deployment: Deployment, load: Load) -> int:
+    """Prompts of the warm-up run: as the recipe says, else one wave of the concurrency.
+
+    A command of the recipe's own is run for warm-up only when the recipe says how many prompts that takes.
+    """
     if load.num_warmups is not None:
         return load.num_warmups
+    if deployment.client.command is not None:
+        return 0
     return min(load.concurrency or 1, load.num_prompts)
 
 
@@ -57,6 +63,8 @@ def bench_argv(deployment: Deployment, load: Load, run: ClientRun) -> list[str]:
     The warm-up is a run of its own with another seed: the client's own ``--num-warmups`` sends the
     first *measured* prompts, which then hit the prefix cache when they are measured.
     """
+    if deployment.client.command is not None:
+        return command_argv(deployment.client.command, _words(deployment, load, run))
     chat = load.backend == "openai-chat"
     argv = ["vllm", "bench", "serve", "--backend", load.backend]
     argv += ["--base-url", run.base_url or api_url(deployment)]
@@ -66,7 +74,7 @@ def bench_argv(deployment: Deployment, load: Load, run: ClientRun) -> list[str]:
         argv += ["--served-model-name", deployment.served_name]
     argv += ["--dataset-name", load.dataset]
     argv += _dataset(load)
-    argv += ["--num-prompts", str(warmup_prompts(load) if run.warmup else load.num_prompts)]
+    argv += ["--num-prompts", str(warmup_prompts(deployment, load) if run.warmup else load.num_prompts)]
     if load.concurrency is not None:
         argv += ["--max-concurrency", str(load.concurrency)]
     argv += ["--request-rate", load.request_rate]
@@ -86,6 +94,30 @@ def bench_argv(deployment: Deployment, load: Load, run: ClientRun) -> list[str]:
         argv += ["--trust-remote-code"]
     argv += ["--save-result", "--result-dir", run.result_dir, "--result-filename", run.result_filename]
     return argv
+
+
+def _words(deployment: Deployment, load: Load, run: ClientRun) -> dict[str, str | None]:
+    """What a command template may name; None where the load has no such value."""
+    prompts = warmup_prompts(deployment, load) if run.warmup else load.num_prompts
+    return {
+        "base_url": run.base_url or api_url(deployment),
+        "model": deployment.served_name,
+        "model_path": deployment.model_path,
+        "result_dir": run.result_dir,
+        "result_file": f"{run.result_dir}/{run.result_filename}",
+        "concurrency": _text(load.concurrency),
+        "num_prompts": str(prompts),
+        "isl": _text(load.isl),
+        "osl": _text(load.osl),
+        "request_rate": load.request_rate,
+        "seed": str(run.seed),
+        "dataset": load.dataset,
+        "scenario": deployment.scenario,
+    }
+
+
+def _text(number: int | None) -> str | None:
+    return None if number is None else str(number)
 
 
 def _dataset(load: Load) -> list[str]:

@@ -119,7 +119,8 @@ def _one(raw: RawResult, point: Point, hit_rate: float | None) -> Iterator[Probl
         yield Problem(Reason.BAD_DURATION, f"the benchmark duration is {found}, expected more than 0 s")
     if completed > 0 and load is not None:
         yield from _tokens(raw, load, completed)
-        yield from _cache(load, hit_rate)
+        if point.deployment.scenario == "fixed-seq-len":  # turns of a conversation are meant to hit
+            yield from _cache(load, hit_rate)
 
 
 def _finite(raw: RawResult) -> Iterator[Problem]:

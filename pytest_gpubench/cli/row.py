@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from pytest_gpubench.bench.result import read_raw
+from pytest_gpubench.bench.command import read_result
 from pytest_gpubench.errors import GpubenchError, OptionError, RecipeError
 from pytest_gpubench.recipe.load import LoadContext, load_recipe
 from pytest_gpubench.recipe.types import Point, Recipe
@@ -52,7 +52,7 @@ def run(argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
         if point.kind != "serving":
             raise OptionError(f"--point {point.id}: is of kind {point.kind}; raw files are of serving points")
         date = _date(options.date, options.raw[-1])
-        raws = tuple(read_raw(path) for path in options.raw)
+        raws = tuple(read_result(point.deployment.client, path) for path in options.raw)
         info = RunInfo(
             run_id="gpubench-row",
             recipe_sha256=recipe.sha256,
@@ -94,4 +94,4 @@ def _date(text: str | None, raw: Path) -> str | None:
     try:
         return format_date(raw.stat().st_mtime)
     except (OSError, ValueError):
-        return None  # read_raw says what is wrong with the file
+        return None  # read_result says what is wrong with the file

@@ -121,6 +121,12 @@ class _Expansion:
                 problems.add(where, "expected isl and osl together")
             elif entry.isl is None and entry.dataset == "random" and self.model.scenario == "fixed-seq-len":
                 problems.add(where, "isl and osl are required: the scenario is fixed-seq-len")
+            elif entry.isl is None and entry.dataset == "random" and self.model.client.kind == "vllm-bench":
+                problems.add(
+                    where,
+                    f"the scenario {self.model.scenario} needs a dataset that vllm bench serve knows, or a "
+                    "client of its own: client: {kind: command, command: …, parser: …}",
+                )
             if not entry.points:
                 problems.add(where, "this entry expands to nothing: expected points with at least one entry")
             for position, point in enumerate(entry.points):

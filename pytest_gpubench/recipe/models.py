@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from pytest_gpubench.bench.command import command_problems
 from pytest_gpubench.recipe.fields import (
     Count,
     Counts,
@@ -28,6 +29,7 @@ from pytest_gpubench.recipe.fields import (
     Token,
     YamlModel,
 )
+from pytest_gpubench.recipe.types import ClientSettings
 
 __all__ = [
     "Bfcl",
@@ -363,8 +365,9 @@ class ClientModel(YamlModel):
 
     @model_validator(mode="after")
     def _template(self) -> ClientModel:
-        if (self.kind == "vllm-bench") == (self.command is not None):
-            raise ValueError("expected a command for every kind but vllm-bench, and none for that")
+        problems = command_problems(ClientSettings(self.kind, self.command, self.parser))
+        if problems:
+            raise ValueError("; ".join(problems))
         return self
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_gpubench.bench.client import ClientRun, bench_argv, warmup_prompts
+from pytest_gpubench.bench.command import read_result
 from pytest_gpubench.bench.prefix_cache import CacheCounters, hit_rate, read_counters
-from pytest_gpubench.bench.result import RawResult, read_raw
+from pytest_gpubench.bench.result import RawResult
 from pytest_gpubench.bench.seeds import measure_seed, warmup_seed
 from pytest_gpubench.errors import ClientError, InfraError, LogTail, ResultError
 from pytest_gpubench.reasons import Phase, Reason
@@ -55,7 +56,7 @@ def measure(server: Server, point: Point, folder: Path, clock: Clock, *, attempt
         before = _counters(server)
         began = clock.time()
         code = _run(server, point, load, folder, name, seed)
-        raw = _collect(server, folder / name, _log(folder, point), began, code, clock)
+        raw = _collect(server, point, folder / name, _log(folder, point), began, code, clock)
         if raw.failed or not raw.completed:
             server.settle()
         raws.append(raw)
@@ -86,7 +87,7 @@ def _clear(folder: Path) -> None:
 
 
 def _warm_up(server: Server, point: Point, load: Load, folder: Path, repetition: int, attempt: int) -> None:
-    if warmup_prompts(load) <= 0:
+    if warmup_prompts(point.deployment, load) <= 0:
         return
     seed = warmup_seed(point.id, point.deployment.recipe, repetition, attempt - 1)
     run = ClientRun(
@@ -113,7 +114,9 @@ def _client_tail(log: str) -> list[LogTail]:
     return [LogTail("client", log, text)] if text else []
 
 
-def _collect(server: Server, path: Path, log: str, began: float, code: int, clock: Clock) -> RawResult:
+def _collect(
+    server: Server, point: Point, path: Path, log: str, began: float, code: int, clock: Clock
+) -> RawResult:
     """Wait, bounded, for the file; what it says is judged later, the client's exit code is no evidence."""
     deadline = clock.monotonic() + RESULT_SECONDS
     while not path.exists():
@@ -132,7 +135,7 @@ def _collect(server: Server, path: Path, log: str, began: float, code: int, cloc
         clock.sleep(0.2)
     try:
         # Clocks of node and login node differ: the file was deleted before, so a minute of grace is enough.
-        return read_raw(path, written_after=began - 60.0)
+        return read_result(point.deployment.client, path, written_after=began - 60.0)
     except ResultError as err:
         _need_space(path.parent, f"{err}, after exit code {code} of the client")
         raise

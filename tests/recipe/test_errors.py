@@ -62,7 +62,7 @@ from pytest_gpubench.recipe.load import LoadContext, load_recipe
         ),
         (
             head() + "client: {kind: guidellm}" + BENCH,
-            "client: expected a command for every kind but vllm-bench, and none for that",
+            "client: kind: expected vllm-bench or command (got 'guidellm')",
         ),
         (
             head() + "bfcl: {test_categories: [a], max_test_cases: {a: 0}}",
