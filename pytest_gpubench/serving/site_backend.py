@@ -33,7 +33,7 @@ __all__ = ["SiteBackend", "SiteState"]
 
 LAUNCHER_SECONDS = 300.0
 """How long a launcher may take to submit."""
-ADOPT_SECONDS = 10.0
+ADOPT_SECONDS = 3.0
 """How long a job is looked for by its name when the launcher gave no id."""
 
 
