@@ -256,7 +256,8 @@ class Session:
         from pytest_gpubench.slurm.environment import clean_env
 
         plan = self.launch_plan(deployment, attempt)
-        environment = clean_env(self.env, self.environment(deployment))
+        local = isinstance(plan, LocalPlan)
+        environment = clean_env(self.env, self.environment(deployment), local=local)
         backend: Backend
         if isinstance(plan, SlurmPlan):
             from pytest_gpubench.serving.site_backend import SiteBackend
@@ -300,7 +301,8 @@ class Session:
         plan = self.launch_plan(deployment)
         if not isinstance(server.backend, SlurmBackend) or not isinstance(plan, SlurmPlan):
             return False
-        environment = clean_env(self.env, self.environment(deployment))
+        local = isinstance(plan, LocalPlan)
+        environment = clean_env(self.env, self.environment(deployment), local=local)
         return server.backend.can_host(plan, environment, self.ahead.cost_of(deployment))
 
     def reap(self) -> None:

@@ -17,7 +17,10 @@ from pytest_gpubench.plan.ranks import RankPlan, plan_router, plan_workers
 from pytest_gpubench.plan.script import RANK_WRAPPER
 from pytest_gpubench.recipe.types import Deployment
 
-__all__ = ["LocalPlan", "client_command", "plan_local"]
+__all__ = ["CLIENT_WRAPPER", "LocalPlan", "client_command", "plan_local"]
+
+CLIENT_WRAPPER = 'echo "$$" >"$0"; exec "$@"'
+"""What a client in a container runs before the command."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +45,7 @@ class LocalPlan(LaunchPlan):
 def plan_local(deployment: Deployment, site: Site) -> LocalPlan:
     """The whole plan; pure."""
     docker = deployment.runtime == "docker"
-    mounts = tuple(parse_mount(text) for text in deployment.profile.container.mounts) if docker else ()
-    if docker:
-        results = PurePosixPath(site.folder).parent.parent
-        needed = [results, *(PurePosixPath(home) for home in [dict(deployment.env).get("HF_HOME")] if home)]
-        for path in needed:
-            # HF_HOME is a path of the container: it is mounted at the same place unless a mount covers it.
-            reached = any(mount.target == path or mount.target in path.parents for mount in mounts)
-            if container_path(path, mounts) is None and not reached:
-                mounts = (*mounts, Mount(path, path))
+    mounts = _mounts(deployment, site) if docker else ()
     explicit = deployment.profile.container.workdir
     workdir = container_workdir(explicit, site.checkout, mounts) if docker else None
     plan = LocalPlan(
@@ -65,14 +60,37 @@ def plan_local(deployment: Deployment, site: Site) -> LocalPlan:
     )
 
 
-def client_command(plan: LocalPlan, argv: Sequence[str], container_id: str | None) -> list[str]:
-    """The benchmark client: inside the head's container, or beside the server on this host."""
+def _mounts(deployment: Deployment, site: Site) -> tuple[Mount, ...]:
+    """The profile's mounts; then what the processes need, at the same place, where no mount covers it."""
+    mounts = tuple(parse_mount(text) for text in deployment.profile.container.mounts)
+    results = str(PurePosixPath(site.folder).parent.parent)
+    home = dict(deployment.env).get("HF_HOME")
+    for text in (results, home, deployment.model_path, deployment.preferred_path):
+        path = PurePosixPath(text or "")
+        if not path.is_absolute():  # a model of the hub, or nothing
+            continue
+        # HF_HOME and a model's path are the container's: a mount may put another folder there.
+        reached = any(mount.target == path or mount.target in path.parents for mount in mounts)
+        if reached or (text == results and container_path(path, mounts) is not None):
+            continue
+        mounts = (*mounts, Mount(path, path))
+    return mounts
+
+
+def client_command(
+    plan: LocalPlan, argv: Sequence[str], container_id: str | None, pid_file: str
+) -> list[str]:
+    """The benchmark client: inside the head's container, or beside the server on this host.
+
+    In a container it notes its process id in ``pid_file``: ``docker exec`` passes no signal on.
+    """
     if container_id is None:
         return list(argv)
     names = forwarded_names(plan.deployment, plan.site.caller_env)
     flags = [word for name in names for word in ("-e", name)]
     workdir = ["-w", str(plan.workdir)] if plan.workdir is not None else []
-    return ["docker", "exec", *flags, *workdir, container_id, *argv]
+    noted = ["bash", "-c", CLIENT_WRAPPER, plan.in_container(pid_file), *argv]
+    return ["docker", "exec", *flags, *workdir, container_id, *noted]
 
 
 def _native(plan: LocalPlan, rank: RankPlan) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ __all__ = [
     "check_gloo",
     "check_image",
     "check_load",
+    "check_one_host",
     "check_server_command",
     "check_time_limits",
 ]
@@ -42,6 +43,17 @@ def check_fit(source: Source, allocation: Allocation, parallel: Parallel, where:
     if parallel.tp % parallel.dcp != 0:
         source.problems.add(
             where, f"tensor parallel {parallel.tp} does not divide by decode context parallel {parallel.dcp}"
+        )
+
+
+def check_one_host(source: Source, num_nodes: int, where: KeyPath) -> None:
+    """Docker and native know this host only."""
+    runtime = source.profile.runtime
+    if runtime != "slurm" and num_nodes > 1:
+        source.problems.add(
+            where,
+            f"profile {source.profile.name} has the runtime {runtime}, which is this host alone; "
+            f"more nodes need runtime slurm (got {num_nodes})",
         )
 
 

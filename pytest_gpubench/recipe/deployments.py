@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pytest_gpubench.recipe.checks import check_arguments, check_fit, check_gloo
+from pytest_gpubench.recipe.checks import check_arguments, check_fit, check_gloo, check_one_host
 from pytest_gpubench.recipe.disagg import disaggregated
 from pytest_gpubench.recipe.labels import labels_of
 from pytest_gpubench.recipe.models import DeploymentModel, PointModel
@@ -146,6 +146,7 @@ class DeploymentBuilder:
         if not own_nodes:
             check_counts(source, allocation)
         check_fit(source, allocation, parallel, self.place if point is None else where)
+        check_one_host(source, allocation.num_nodes, where if own_nodes else ("num_nodes",))
         return replace(
             base,
             serve_args=tuple(arguments),

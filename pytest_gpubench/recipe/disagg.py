@@ -59,22 +59,28 @@ def disaggregated(
     place: KeyPath = where if point_level else ("deployment",)
     prefill = _role(source, "prefill", model.prefill, (*place, "prefill"))
     decode = _role(source, "decode", model.decode, (*place, "decode"))
-    largest = max(prefill.parallel.world_size, decode.parallel.world_size)
-    per_node = _gpus_per_node(source, largest)
-    prefill = replace(prefill, nodes=_nodes(source, prefill, model.prefill, per_node, (*place, "prefill")))
-    decode = replace(decode, nodes=_nodes(source, decode, model.decode, per_node, (*place, "decode")))
-    allocation = Allocation(prefill.nodes + decode.nodes, per_node)
+    if source.profile.runtime == "slurm":
+        per_node = _gpus_per_node(source, max(prefill.parallel.world_size, decode.parallel.world_size))
+        prefill = replace(
+            prefill, nodes=_nodes(source, prefill, model.prefill, per_node, (*place, "prefill"))
+        )
+        decode = replace(decode, nodes=_nodes(source, decode, model.decode, per_node, (*place, "decode")))
+        allocation = Allocation(prefill.nodes + decode.nodes, per_node)
+    else:
+        prefill, decode, allocation = _one_host(source, prefill, decode, where)
     stated = source.model.num_nodes
     if stated is not None and stated != allocation.num_nodes:
         source.problems.add(
             ("num_nodes",),
             f"prefill takes {prefill.nodes} nodes and decode {decode.nodes}, "
-            f"together {allocation.num_nodes} (got {stated})",
+            f"together {allocation.num_nodes} (got {stated})"
+            if source.profile.runtime == "slurm"
+            else f"the runtime {source.profile.runtime} has one host (got {stated})",
         )
     if source.model.num_gpus is not None and source.model.num_gpus != allocation.gpus:
         source.problems.add(
             ("num_gpus",),
-            f"contradicts the allocation of {allocation.num_nodes} nodes x {per_node} GPUs "
+            f"contradicts the allocation of {allocation.num_nodes} nodes x {allocation.gpus_per_node} GPUs "
             f"= {allocation.gpus} (got {source.model.num_gpus})",
         )
     try:
@@ -88,7 +94,7 @@ def disaggregated(
         serve_args=tuple(arguments),
         parallel=decode.parallel,
         num_nodes=allocation.num_nodes,
-        gpus_per_node=per_node,
+        gpus_per_node=allocation.gpus_per_node,
         gpu_count=allocation.gpus,
         prefill=prefill,
         decode=decode,
@@ -114,6 +120,17 @@ def _role(source: Source, name: str, model: RoleModel, where: KeyPath) -> Role:
         env=tuple((model.env or {}).items()),
         dp_attention=model.dp_attention,
     )
+
+
+def _one_host(source: Source, prefill: Role, decode: Role, where: KeyPath) -> tuple[Role, Role, Allocation]:
+    """Docker and native: all workers on this host, each on GPUs of its own."""
+    needed = prefill.gpus + decode.gpus
+    held = source.model.gpus_per_node or source.model.num_gpus or needed
+    if needed > held:
+        source.problems.add(
+            where, f"prefill needs {prefill.gpus} GPUs and decode {decode.gpus}, but this host has {held}"
+        )
+    return replace(prefill, nodes=1), replace(decode, nodes=1), Allocation(1, held)
 
 
 def _expert(model: RoleModel) -> bool:

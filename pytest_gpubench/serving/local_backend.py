@@ -23,6 +23,44 @@ __all__ = ["LocalBackend"]
 SETTLE_SECONDS = 2.0
 
 
+class _ContainedClient:
+    """``docker exec``, and what it started: a signal to the one does not reach the other."""
+
+    def __init__(self, process: ProcessHandle, backend: LocalBackend, container: str, pid_name: str) -> None:
+        self._process = process
+        self._backend = backend
+        self._container = container
+        self._pid_name = pid_name
+
+    @property
+    def pid(self) -> int:
+        """Process id of ``docker exec``."""
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Exit status, or None while it runs."""
+        return self._process.poll()
+
+    def terminate(self, grace: float) -> int | None:
+        """TERM inside the container, KILL after ``grace`` seconds; then the same for ``docker exec``."""
+        backend = self._backend
+        inside = backend.state.read(self._pid_name)
+        if inside.isdigit():
+            deadline = backend.clock.monotonic() + grace
+            self._signal("TERM", inside)
+            while self.poll() is None and backend.clock.monotonic() < deadline:
+                backend.clock.sleep(0.1)
+            if self.poll() is None:
+                self._signal("KILL", inside)
+        return self._process.terminate(1.0)
+
+    def _signal(self, name: str, pid: str) -> None:
+        # The client leads a session of its own in there; bash, for the image may have no kill command.
+        script = 'kill -s "$1" -- "-$2" 2>/dev/null || kill -s "$1" "$2"'
+        argv = ["docker", "exec", self._container, "bash", "-c", script, "signal", name, pid]
+        self._backend.runner.run(argv, timeout=20.0, env=self._backend.environment)
+
+
 class LocalBackend:
     """No nodes are asked for; everything else is as on Slurm, from the same script and state files."""
 
@@ -47,6 +85,7 @@ class LocalBackend:
         self._process: ProcessHandle | None = None
         self._failure: InfraError | None = None
         self._stopped = False
+        self._clients = 0
 
     @property
     def rank_names(self) -> tuple[str, ...]:
@@ -135,8 +174,15 @@ class LocalBackend:
     def start_client(self, argv: Sequence[str], log: str, name: str) -> ProcessHandle:
         """Beside the server, or inside the head's container."""
         container = self._container_id() if self.plan.contained else None
-        command = client_command(self.plan, fill_all(argv, self.state.values()), container)
-        return self.runner.start(command, log=log, env=self.environment, cwd=self.plan.site.checkout)
+        self._clients += 1
+        pid_file = self.state.path / f"client-{self._clients}.pid"
+        command = client_command(
+            self.plan, fill_all(argv, self.state.values()), container, pid_file=str(pid_file)
+        )
+        process = self.runner.start(command, log=log, env=self.environment, cwd=self.plan.site.checkout)
+        if container is None:
+            return process
+        return _ContainedClient(process, self, container, pid_file.name)
 
     def client_path(self, host: str) -> str:
         """A host path as the client sees it."""

@@ -52,12 +52,22 @@ _DROPPED = frozenset(
 )
 
 
-def clean_env(base: Mapping[str, str], extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """``base`` without what must not be inherited, then ``extra``, which the workload named, as it is."""
+# Processes on this host run with its libraries, on the GPUs that the caller left visible.
+_DROPPED_LOCALLY = frozenset({"INGEST_BEARER_TOKEN"})
+
+
+def clean_env(
+    base: Mapping[str, str], extra: Mapping[str, str] | None = None, *, local: bool = False
+) -> dict[str, str]:
+    """``base`` without what must not be inherited, then ``extra``, which the workload named, as it is.
+
+    ``local``: for processes on this very host, which keep its libraries and visible GPUs.
+    """
+    dropped = _DROPPED_LOCALLY if local else _DROPPED
     kept = {
         name: value
         for name, value in base.items()
-        if name in _KEPT or not (name in _DROPPED or name.startswith(_DROPPED_PREFIXES))
+        if name in _KEPT or not (name in dropped or name.startswith(_DROPPED_PREFIXES))
     }
     kept.update(extra or {})
     return kept

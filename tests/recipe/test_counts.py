@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from recipe_helpers import BENCH, Folder
 
-PROFILES = "H200: {queue: q}\nS: {runtime: slurm, slurm: {gres: 'gpu:4'}}"
+PROFILES = "H200: {queue: q, runtime: slurm}\nS: {runtime: slurm, slurm: {gres: 'gpu:4'}}"
 
 
 def text(top: str = "", metadata: str = "", serve_args: str = "-tp 8", gpu: str = "H200") -> str:

@@ -5,7 +5,7 @@ import json
 import pytest
 from recipe_helpers import Folder
 
-PROFILES = "S: {runtime: slurm, slurm: {gres: 'gpu:gb300:4'}}\nH200: {queue: q}"
+PROFILES = "S: {runtime: slurm, slurm: {gres: 'gpu:gb300:4'}}\nH200: {queue: q, runtime: slurm}"
 TEXT = """
 gpu: S
 num_nodes: {nodes}
