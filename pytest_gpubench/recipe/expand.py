@@ -18,10 +18,11 @@ from pytest_gpubench.recipe.loads import (
     safe_id,
     with_size,
 )
-from pytest_gpubench.recipe.models import Entry, PointModel, SloModel
+from pytest_gpubench.recipe.models import BenchConfig, Entry, PointModel, SloModel
 from pytest_gpubench.recipe.profiles import PLATFORMS
 from pytest_gpubench.recipe.source import Source
-from pytest_gpubench.recipe.types import Gates, Load, Point, Slo
+from pytest_gpubench.recipe.sweep import assertion_gates, sweep_configs
+from pytest_gpubench.recipe.types import Deployment, Gates, Load, Point, Slo
 from pytest_gpubench.recipe.yaml import KeyPath
 
 __all__ = ["expand", "smoke"]
@@ -87,11 +88,10 @@ class _Expansion:
         return reject(found, self.model.constraints)
 
     def _bench(self) -> Iterator[Point]:
-        bench = self.model.vllm_bench
-        for index, config in enumerate(bench.configs if bench is not None else ()):
-            where: KeyPath = ("vllm_bench", "configs", index)
+        for config, where in self._configs():
             check_metrics(self.source.problems, config.gates, (*where, "gates"), self.tasks)
-            gates = gates_of((self.base, (config.gates, config.known_issue)))
+            asserted = assertion_gates(self.source.problems, config.assertions, (*where, "assertions"))
+            gates = gates_of((self.base, (asserted, None), (config.gates, config.known_issue)))
             template = load_template(
                 self.source, config, where, config.name, config.input_len, config.output_len
             )
@@ -104,6 +104,16 @@ class _Expansion:
                     name = config.name if config.name.endswith(suffix) else config.name + suffix
                     load = with_size(template, name, concurrency, count)
                     yield self._point(built, safe_id(name), load, gates, where)
+
+    def _configs(self) -> Iterator[tuple[BenchConfig, KeyPath]]:
+        """perf-eval's configs as written, then those that its sweep stands for."""
+        bench = self.model.vllm_bench
+        if bench is None:
+            return
+        for index, config in enumerate(bench.configs):
+            yield config, ("vllm_bench", "configs", index)
+        for index, config in enumerate(sweep_configs(bench.sweep) if bench.sweep is not None else ()):
+            yield config, ("vllm_bench", "sweep", "shapes", index)
 
     def _search_space(self) -> Iterator[Point]:
         problems = self.source.problems
@@ -121,12 +131,6 @@ class _Expansion:
                 problems.add(where, "expected isl and osl together")
             elif entry.isl is None and entry.dataset == "random" and self.model.scenario == "fixed-seq-len":
                 problems.add(where, "isl and osl are required: the scenario is fixed-seq-len")
-            elif entry.isl is None and entry.dataset == "random" and self.model.client.kind == "vllm-bench":
-                problems.add(
-                    where,
-                    f"the scenario {self.model.scenario} needs a dataset that vllm bench serve knows, or a "
-                    "client of its own: client: {kind: command, command: …, parser: …}",
-                )
             if not entry.points:
                 problems.add(where, "this entry expands to nothing: expected points with at least one entry")
             for position, point in enumerate(entry.points):
@@ -155,6 +159,8 @@ class _Expansion:
             tags.append("rate" + template.request_rate.replace("+", ""))
         prefix = "-".join([*tags, lengths])
         for built in self.builder.build(point, where):
+            if template.isl is None and template.dataset == "random" and self.model.client.command is None:
+                built = replace(built, deployment=_without_client(built.deployment))
             for concurrency, count in zip(wanted, prompts, strict=True):
                 name = f"{prefix}-conc{concurrency}"
                 yield self._point(built, name, with_size(template, name, concurrency, count), gates, where)
@@ -277,6 +283,15 @@ class _Expansion:
                     markers=(*self._marks(built), "accuracy"),
                     line=self.source.file.at(where).line,
                 )
+
+
+def _without_client(deployment: Deployment) -> Deployment:
+    """Collected, and skipped with the reason: vLLM's client has no lengths and no data set to go by."""
+    reason = (
+        f"the scenario {deployment.scenario} needs a data set that vllm bench serve knows, or a client of "
+        "its own: client: {kind: command, command: ..., parser: ...}"
+    )
+    return replace(deployment, servable=False, unservable_reason=reason)
 
 
 def _inherit(entry: Entry, point: PointModel) -> PointModel:

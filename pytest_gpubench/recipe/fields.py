@@ -100,7 +100,7 @@ def _octal_hint(value: object) -> str:
 
 
 def _one_or_many(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else (value,)
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
 def _not_empty(value: tuple[int, ...]) -> tuple[int, ...]:

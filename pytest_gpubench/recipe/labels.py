@@ -34,7 +34,7 @@ def labels_of(source: Source, deployment: Deployment, point: PointModel | None) 
     metadata = source.model.vllm_bench.metadata if source.model.vllm_bench else Metadata()
     disagg = deployment.prefill is not None
     parallel = deployment.parallel
-    own_sizes = disagg or (point is not None and bool(_sizes(point)))
+    own_sizes = point is not None and (bool(_sizes(point)) or point.prefill is not None)
     tp, dp, ep = (None, None, None) if own_sizes else (metadata.tp, metadata.dp, metadata.ep)
     if dp is None and (find_option(deployment.serve_args, SIZE_FLAGS["dp"]) or (disagg and parallel.dp > 1)):
         dp = parallel.dp

@@ -70,10 +70,13 @@ def check_metrics(problems: Problems, model: GatesModel | None, where: KeyPath, 
             )
 
 
-def check_names(problems: Problems, names: Iterable[str], where: KeyPath) -> None:
-    """Every name is a metric of the row."""
+def check_names(
+    problems: Problems, names: Iterable[str], where: KeyPath, *, spelled: str | None = None
+) -> None:
+    """Every name is a metric of the row; ``spelled`` is how the one name is written in the file."""
     for name in names:
         if not known_metric(name):
             close = near_metrics(name)
             hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-            problems.add((*where, name), f"a row has no metric {name!r}{hint}", key=True)
+            key = spelled or name
+            problems.add((*where, key), f"a row has no metric {name!r}{hint}", key=True)

@@ -10,6 +10,7 @@ from pytest_gpubench.recipe.checks import check_image, check_server_command, che
 from pytest_gpubench.recipe.expand import expand
 from pytest_gpubench.recipe.images import resolve_image
 from pytest_gpubench.recipe.models import RecipeModel
+from pytest_gpubench.recipe.pd_serving import apply_serving
 from pytest_gpubench.recipe.problems import Problems, validate
 from pytest_gpubench.recipe.profiles import find_profiles, load_profile, with_recipe_env
 from pytest_gpubench.recipe.source import Source
@@ -25,8 +26,9 @@ _TRUE = ("1", "true", "yes", "on")
 class LoadContext:
     """What a recipe's meaning depends on outside its file.
 
-    ``env``: of it only ``VLLM_IMAGE``, ``VLLM_COMMIT`` and ``NIGHTLY`` are read. ``profiles``: the
-    profile file used when none lies beside the recipe or in ``../lib``.
+    ``env``: of it only ``VLLM_IMAGE``, ``VLLM_COMMIT`` and ``NIGHTLY`` are read, and what the mounts of a
+    ``serving`` block name. ``profiles``: the profile file used when none lies beside the recipe or in
+    ``../lib``.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -45,6 +47,8 @@ def load_recipe(path: Path, context: LoadContext) -> Recipe:
     problems = Problems(file)
     profile, profile_file = load_profile(find_profiles(path, context.profiles), model.gpu, problems)
     profile = with_recipe_env(profile, model.vllm.env or {}, problems)
+    model, profile = apply_serving(model, profile, context.env, problems)
+    model = _with_startup(model, problems)
     problems.finish()
     image = resolve_image(context.env, model.vllm.image, profile.image_repo)
     source = Source(path.stem, file, model, profile, profile_file, image, problems)
@@ -65,3 +69,14 @@ def load_recipe(path: Path, context: LoadContext) -> Recipe:
         warnings=tuple(dict.fromkeys(problems.warnings)),
         source=file.value,
     )
+
+
+def _with_startup(model: RecipeModel, problems: Problems) -> RecipeModel:
+    """perf-eval's ``startup_timeout`` is the load deadline, where the recipe has none of its own."""
+    vllm = model.vllm
+    if vllm.startup_timeout is not None and vllm.startup_timeout_s is not None:
+        problems.add(("vllm", "startup_timeout_s"), "startup_timeout says the same; keep one", key=True)
+    seconds = vllm.startup_timeout if vllm.startup_timeout is not None else vllm.startup_timeout_s
+    if seconds is None or model.deadlines.load is not None:
+        return model
+    return model.model_copy(update={"deadlines": model.deadlines.model_copy(update={"load": seconds})})

@@ -29,10 +29,13 @@ from pytest_gpubench.recipe.fields import (
     Token,
     YamlModel,
 )
+from pytest_gpubench.recipe.pd_models import ServingModel
 from pytest_gpubench.recipe.types import ClientSettings
 
 __all__ = [
+    "BenchConfig",
     "Bfcl",
+    "BoundsModel",
     "Constraint",
     "DeadlinesModel",
     "DeploymentModel",
@@ -46,6 +49,7 @@ __all__ = [
     "RecipeModel",
     "RoleModel",
     "SloModel",
+    "SweepModel",
     "VllmModel",
 ]
 
@@ -165,14 +169,68 @@ class LoadKeys(YamlModel):
     known_issue: Text | None = None
 
 
+class BoundsModel(YamlModel):
+    """``{min: 100, max: 250}``: at least one."""
+
+    min: Finite | None = None
+    max: Finite | None = None
+
+    @model_validator(mode="after")
+    def _sense(self) -> BoundsModel:
+        if self.min is None and self.max is None:
+            raise ValueError("expected min, max or both")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min {self.min:g} is above max {self.max:g}")
+        return self
+
+
 class BenchConfig(LoadKeys):
-    """One entry of ``vllm_bench.configs``."""
+    """One entry of ``vllm_bench.configs``; ``assertions`` bound figures of the raw result."""
 
     name: Text
     input_len: Count
     output_len: Count
     num_prompts: Counts
     max_concurrency: Counts
+    assertions: dict[str, BoundsModel] = Field(default_factory=dict)
+
+
+class ShapeModel(YamlModel):
+    """A pair of lengths."""
+
+    isl: Count
+    osl: Count
+    name: Token | None = None
+
+
+class LadderModel(YamlModel):
+    """Concurrencies: a list, or ``{start, end}`` by factors of ``step``, the end included."""
+
+    listed: Counts | None = None
+    start: Count | None = None
+    end: Count | None = None
+    step: Annotated[int, Field(ge=2)] = 2
+
+    @model_validator(mode="after")
+    def _sense(self) -> LadderModel:
+        if self.listed is None and (self.start is None or self.end is None):
+            raise ValueError("expected a list, or start and end")
+        if self.start is not None and self.end is not None and self.start > self.end:
+            raise ValueError(f"start {self.start} is above end {self.end}")
+        return self
+
+
+def _ladder(value: object) -> object:
+    return value if isinstance(value, dict) else {"listed": value}
+
+
+class SweepModel(LoadKeys):
+    """perf-eval's ``vllm_bench.sweep``: every shape under every concurrency."""
+
+    shapes: Annotated[tuple[ShapeModel, ...], Field(strict=False, min_length=1)]
+    concurrency: Annotated[LadderModel, BeforeValidator(_ladder)]
+    prompts_per_concurrency: Count
+    min_prompts: Count = 1
 
 
 class Metadata(YamlModel):
@@ -199,6 +257,7 @@ class VllmBench(YamlModel):
 
     metadata: Metadata = Metadata()
     configs: tuple[BenchConfig, ...] = Field((), strict=False)
+    sweep: SweepModel | None = None
 
 
 class VllmModel(YamlModel):
@@ -210,6 +269,8 @@ class VllmModel(YamlModel):
     env_from_host: tuple[EnvName, ...] = Field((), strict=False)
     serve_args: Serve | None = None
     serve: Serve | None = None
+    startup_timeout: Seconds | None = None
+    startup_timeout_s: Seconds | None = None
     attention_backends: tuple[Token, ...] = Field((), strict=False)
     moe_backends: tuple[Token, ...] = Field((), strict=False)
 
@@ -393,6 +454,7 @@ class RecipeModel(YamlModel):
     constraints: tuple[Constraint, ...] = Field((), strict=False)
     search_space: tuple[Entry, ...] | None = Field(None, strict=False)
     deployment: DeploymentModel | None = None
+    serving: ServingModel | None = None
     slo: Annotated[tuple[SloModel, ...], BeforeValidator(_listed), Field(strict=False)] = ()
     deadlines: DeadlinesModel = DeadlinesModel()
     client: ClientModel = ClientModel()

@@ -31,11 +31,14 @@ _EXPECTED = {
 }
 
 
-# Keys of later perf-eval revisions, and what says the same here.
+# Keys of other harnesses and of perf-eval's branches that are no recipe's here, and what to do instead.
 _ELSEWHERE = {
-    "serving": "prefill and decode are described by deployment: {prefill, decode, router, kv_transfer}",
-    "sweep": "lengths and concurrencies to sweep are described by search_space",
-    "startup_timeout": "deadlines.load says how long a server may take",
+    "custom_script": "a script of that repository runs in place of a benchmark; run it there",
+    "custom_group": "it belongs to custom_script, which runs a script in place of a benchmark",
+    "host_runtime": "it belongs to custom_script, which runs a script in place of a benchmark",
+    "sglang": "only vLLM is served here; describe the model in a vllm block",
+    "sglang_bench": "only vLLM is served here; the loads of a vllm block are vllm_bench",
+    "aiperf": "other clients are described by client: {kind: command, command: …, parser: …}",
 }
 
 

@@ -31,8 +31,8 @@ from pytest_gpubench.recipe.load import LoadContext, load_recipe
             "gates.references.tput_per_gpu.uper: unknown key 'uper'; did you mean 'upper'",
         ),
         (
-            head().replace("org/Model-FP8", "a/b, startup_timeout: 9") + BENCH,
-            "vllm.startup_timeout: unknown key 'startup_timeout'; deadlines.load says how long",
+            head() + "custom_script: manual/x.sh" + BENCH,
+            "custom_script: unknown key 'custom_script'; a script of that repository runs in place of a",
         ),
         (head().replace("'-tp 8'", "5") + BENCH, "vllm.serve_args: expected text, a list of arguments, or a"),
         ("gpu: H200\n" + BENCH, "recipe.yaml:1:1: vllm: is required and missing"),
