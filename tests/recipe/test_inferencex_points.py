@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inferencex_helpers import REAL, RUNNERS, WORKER, agentic, case, multi, parse, single
+from inferencex_helpers import REAL, RUNNERS, WORKER, agentic, case, multi, parse, single, write_master
 
+from pytest_gpubench.recipe.inferencex import load_inferencex
 from pytest_gpubench.recipe.inferencex.expand import expand_entry
 from pytest_gpubench.recipe.inferencex.points import Resolved, build_points, duplicates
 from pytest_gpubench.recipe.inferencex.topology import inferencex_block, parse_settings, sizes, topology_of
+from pytest_gpubench.recipe.load import LoadContext
 from pytest_gpubench.recipe.types import ClientSettings, Deployment, Parallel, Point, Profile
 
 
@@ -275,3 +277,15 @@ def test_data_parallel_attention_runs_over_the_whole_expert_group() -> None:
     assert sizes(4, 16, True) == Parallel(tp=4, dp=4, ep=16)
     assert sizes(6, 8, True).world_size == 8
     assert sizes(8, 1, False, pp=2, pcp=2, dcp=4) == Parallel(tp=8, pp=2, ep=1, pcp=2, dcp=4)
+
+
+def test_a_sites_launcher_may_serve_any_framework(tmp_path: Path) -> None:
+    profiles = "B300-NV: {runtime: slurm, slurm: {launcher: site/launch}}\n"
+    (tmp_path / "gpu_profiles.yaml").write_text(profiles, encoding="utf-8")
+    config = write_master(tmp_path, key=multi({"conc-list": [64]}, framework="dynamo-vllm"))
+    (recipe,) = load_inferencex(config, None, ["key"], LoadContext())
+    deployment = recipe.points[0].deployment
+    assert (deployment.framework, deployment.servable, deployment.num_nodes) == ("dynamo-vllm", True, 2)
+    (tmp_path / "gpu_profiles.yaml").write_text("B300-NV: {runtime: slurm}\n", encoding="utf-8")
+    (recipe,) = load_inferencex(config, None, ["key"], LoadContext())
+    assert "dynamo-vllm" in (recipe.points[0].deployment.unservable_reason or "")

@@ -157,7 +157,8 @@ def _resolved(
         topology = topology_of(generated, runners)
         for text in topology.problems:
             problems.add(where, text)
-        if why_not_servable(generated, topology, ClientSettings()) is None and not topology.problems:
+        unservable = why_not_servable(generated, topology, ClientSettings(), site.profile)
+        if unservable is None and not topology.problems:
             try:
                 fitted_profile(site.profile, topology.num_nodes, topology.gpus_per_node)
             except ValueError as error:

@@ -87,7 +87,7 @@ def duplicates(points: Iterable[Point]) -> list[tuple[Point, Point]]:
 
 def _draft(item: Resolved, template: Deployment) -> _Draft:
     entry, topology = item.entry, item.topology
-    reason = why_not_servable(entry, topology, template.client)
+    reason = why_not_servable(entry, topology, template.client, template.profile)
     deployment = replace(
         template,
         id="",

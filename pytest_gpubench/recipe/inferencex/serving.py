@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from pytest_gpubench.recipe.inferencex.matrix import GeneratedEntry
 from pytest_gpubench.recipe.inferencex.topology import Topology
-from pytest_gpubench.recipe.types import ClientSettings
+from pytest_gpubench.recipe.types import ClientSettings, Profile
 
 __all__ = ["serve_args", "why_not_servable"]
 
 
-def why_not_servable(entry: GeneratedEntry, topology: Topology, client: ClientSettings) -> str | None:
-    """The reason why the point is skipped, None when it can be served here."""
+def why_not_servable(
+    entry: GeneratedEntry, topology: Topology, client: ClientSettings, profile: Profile
+) -> str | None:
+    """The reason why the point is skipped, None when it can be served here.
+
+    A site's own launcher may serve any framework and topology: it is told all of it.
+    """
+    no_client = None
+    if entry.scenario_type == "agentic-coding" and client.kind == "vllm-bench":
+        no_client = "agentic-coding replays traces: give a command client that does"
+    if profile.slurm.launcher is not None and profile.runtime == "slurm":
+        return no_client
     framework = entry.framework
     if framework != "vllm":
         if framework.endswith("-vllm") or framework.startswith("vllm-"):
@@ -28,9 +38,7 @@ def why_not_servable(entry: GeneratedEntry, topology: Topology, client: ClientSe
     sizes = topology.parallel
     if sizes.ep not in (1, sizes.tp * sizes.dp * sizes.pcp):
         return f"vLLM spreads experts over all {sizes.tp * sizes.dp * sizes.pcp} ranks, not over {sizes.ep}"
-    if entry.scenario_type == "agentic-coding" and client.kind == "vllm-bench":
-        return "agentic-coding replays traces: give a command client that does"
-    return None
+    return no_client
 
 
 def serve_args(entry: GeneratedEntry, topology: Topology) -> tuple[str, ...]:
