@@ -129,9 +129,7 @@ class PointRun:
             except InfraError as err:
                 self._note_server(server)
                 if attempt < attempts and err.reason.infrastructure:
-                    detail = f"{self.point.id}: {err.message}"
-                    self.session.narrator.say(self.point.deployment, "repeat", detail)
-                    server = self._again()
+                    server = self._again(err)
                     continue
                 self._fail(err)
             except GpubenchError as err:
@@ -178,12 +176,20 @@ class PointRun:
 
     # -- parts ---------------------------------------------------------------------------------
 
-    def _again(self) -> Server:
-        """A server for the next attempt: the running one if it is healthy, else a new one."""
+    def _again(self, error: InfraError) -> Server:
+        """Keep the failed attempt's row; then the running server if it is healthy, else a new one."""
+        detail = f"{self.point.id}: {error.message}"
+        self.session.narrator.say(self.point.deployment, "repeat", detail)
+        ended = self.session.clock.time()
+        self.outcome = replace(self.outcome, failure=Failure.of(error), ended=ended, raws=())
+        self._write_row(self.point, final=False)
+        self.outcome = Outcome(simulated=self.outcome.simulated, attempt=self.outcome.attempt + 1)
         try:
-            return self.session.pool.acquire(self.point.deployment)
+            server = self.session.pool.acquire(self.point.deployment)
         except InfraError as err:
             self._fail(err)
+        self._replan(server)
+        return server
 
     def _replan(self, server: Server) -> None:
         from pytest_gpubench.point_plan import write_plan
@@ -229,7 +235,7 @@ class PointRun:
         with self.session.interrupts.shield():
             self._write_row(self.point)
 
-    def _write_row(self, point: Point) -> tuple[dict[str, JSON], Verdict]:
+    def _write_row(self, point: Point, *, final: bool = True) -> tuple[dict[str, JSON], Verdict]:
         row, verdict = judge_point(point, self.outcome, self.session.run_info(point))
         if self.session.comparison is not None:
             row, verdict = compared(row, verdict, *self.session.comparison)
@@ -240,9 +246,10 @@ class PointRun:
             # The row goes on with the report, and the summary names the file; it is not in the results.
             self._unwritten = err
             self.session.warnings.append(str(err))
-        self.item.user_properties.extend(
-            (f"gpubench_{name}", value) for name in PROPERTIES if (value := row.get(name)) is not None
-        )
+        if final:
+            self.item.user_properties.extend(
+                (f"gpubench_{name}", value) for name in PROPERTIES if (value := row.get(name)) is not None
+            )
         return row, verdict
 
     def _narrate(self, row: Mapping[str, JSON]) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import uuid
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
@@ -126,8 +127,9 @@ class Project:
     def cluster(self, *faults: Any, **settings: Any) -> MockCluster:
         """A mocked cluster for runs with ``env=cluster.env(...)``; close it at the end."""
         settings.setdefault("nodes", "gb300-[01-06]")
+        sim = {"import_seconds": 0.0, "load_seconds": 0.05, "capture_seconds": 0.0}
         return MockCluster(
-            self.folder / "cluster", gres={"gpu:b300": 4}, faults=faults, kill_wait=1.0, **settings
+            self.folder / "cluster", gres={"gpu:b300": 4}, faults=faults, kill_wait=1.0, sim=sim, **settings
         )
 
     def env(self, base: Mapping[str, str] | None = None, **extra: str) -> dict[str, str]:
@@ -145,28 +147,57 @@ class Project:
         timeout: float = 90,
     ) -> Run:
         """Run pytest in a process of its own, in a session of its own."""
+        return self.start(*arguments, env=env, cwd=cwd).end(timeout)
+
+    def start(
+        self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> Running:
+        """Start such a run."""
         self._runs += 1
-        results = self.folder / "results"
         junit = self.folder / f"junit-{self._runs}.xml"
+        output = self.folder / f"out-{self._runs}.txt"
         environment = {**(self.env() if env is None else env), MARK: uuid.uuid4().hex}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", f"--junitxml={junit}", *QUICK, *arguments],
-            cwd=cwd or self.folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
+        with output.open("wb") as sink:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "pytest", f"--junitxml={junit}", *QUICK, *arguments],
+                cwd=cwd or self.folder,
+                env=environment,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        return Running(process, output, self.folder / "results", junit, environment)
+
+
+@dataclass
+class Running:
+    """A run under way."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+    results: Path
+    junit: Path
+    env: dict[str, str]
+
+    def wait_for(self, text: str, timeout: float = 30) -> None:
+        """Until the run printed ``text``."""
+        deadline = time.monotonic() + timeout
+        while text not in self.output.read_text(errors="replace"):
+            assert self.process.poll() is None, self.output.read_text(errors="replace")
+            assert time.monotonic() < deadline, self.output.read_text(errors="replace")
+            time.sleep(0.05)
+
+    def end(self, timeout: float = 90) -> Run:
+        """Wait for its end."""
         try:
-            out, _ = process.communicate(timeout=timeout)
+            code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
-            process.kill()
-            out, _ = process.communicate()
-            raise AssertionError(f"pytest did not end in {timeout:g} s:\n{out}") from None
-        (self.folder / f"out-{self._runs}.txt").write_text(out)
-        return Run(process.returncode, out, results, junit, process.pid, environment)
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"no end in {timeout:g} s:\n{self.output.read_text()}") from None
+        text = self.output.read_text(errors="replace")
+        return Run(code, text, self.results, self.junit, self.process.pid, self.env)
 
 
 def leftovers(run: Run) -> list[str]:

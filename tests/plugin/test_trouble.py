@@ -1,4 +1,4 @@
-"""One run in which much goes wrong: verdicts, reasons, reports, and what runs on after it."""
+"""Runs in which much goes wrong: verdicts, reasons, reports, and what runs on after it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def calls() -> list[Call]:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, calls: list[Call]) -> Iterator[Run]:
+def both(tmp_path_factory: pytest.TempPathFactory, calls: list[Call]) -> Iterator[tuple[Run, Run]]:
+    """Two runs at once on one cluster: one with servers that die, one with requests that fail."""
     project = Project(tmp_path_factory.mktemp("trouble") / "project")
     project.recipe("a_dies", "[2, 4]")
     project.recipe("b_broken", "[1, 2, 4]", nodes=2)
@@ -55,9 +56,23 @@ def run(tmp_path_factory: pytest.TempPathFactory, calls: list[Call]) -> Iterator
         EngineDeadButHealthy(after_requests=2, match="*e_empty*"),
     ]
     with project.cluster(*faults) as cluster:
-        found = project.run("--workload=*", "-vv", env=project.env(cluster.env()))
+        env = project.env(cluster.env())
+        first = project.start("--workload=a_dies,b_broken,d_gates", "-vv", env=env)
+        second = project.start("--workload=c_flaky,e_empty", "--gpubench-results=more", env=env)
+        second.results = project.folder / "more"
+        ended = first.end(), second.end()
         calls.extend(cluster.calls())
-        yield found
+        yield ended
+
+
+@pytest.fixture(scope="module")
+def run(both: tuple[Run, Run]) -> Run:
+    return both[0]
+
+
+@pytest.fixture(scope="module")
+def shaky(both: tuple[Run, Run]) -> Run:
+    return both[1]
 
 
 def text_of(run: Run, recipe: str, point: str, tag: str) -> str:
@@ -68,41 +83,63 @@ def text_of(run: Run, recipe: str, point: str, tag: str) -> str:
     return found.text or ""
 
 
-def test_exit_1_and_every_point_has_its_row(run: Run) -> None:
+def kinds(run: Run) -> dict[str, str]:
+    """``<recipe> conc<n>`` -> what JUnit has for it."""
+    found = {}
+    for name, case in run.cases().items():
+        short = re.sub(r"workloads\.(\w+)\.yaml::test_serving\[tp\d-32x16-(conc\d)\]", r"\1 \2", name)
+        tags = [child.tag for child in case if child.tag in ("failure", "error", "skipped")]
+        found[short] = " ".join(tags) or "passed"
+    return found
+
+
+def verdicts(run: Run) -> dict[str, str]:
+    """``<recipe> conc<n>`` -> the reason in its row, else its status."""
+    return {
+        f"{row['workload']} conc{row['conc']}": str(row["reason"] or row["status"])
+        for row in run.rows.values()
+    }
+
+
+def test_exit_1_and_every_point_has_its_row(run: Run, shaky: Run) -> None:
     assert run.code == pytest.ExitCode.TESTS_FAILED, run.out
-    statuses = {name: (row["status"], row["reason"]) for name, row in run.rows.items()}
-    assert statuses == {
-        "a_dies/tp1-32x16-conc2": ("error", "server_exited"),
-        "a_dies/tp1-32x16-conc4": ("passed", None),
-        "b_broken/tp2-32x16-conc1": ("error", "server_exited"),
-        "b_broken/tp2-32x16-conc2": ("error", "deployment_failed"),
-        "b_broken/tp2-32x16-conc4": ("error", "deployment_failed"),
-        "c_flaky/tp1-32x16-conc1": ("passed", None),
-        "c_flaky/tp1-32x16-conc4": ("failed", "gate_missed"),
-        "d_gates/tp1-32x16-conc4": ("failed", "gate_missed"),
-        "e_empty/tp1-32x16-conc4": ("failed", "nothing_completed"),
+    assert verdicts(run) == {
+        "a_dies conc2": "server_exited",
+        "a_dies conc4": "passed",
+        "b_broken conc1": "server_exited",
+        "b_broken conc2": "deployment_failed",
+        "b_broken conc4": "deployment_failed",
+        "d_gates conc4": "gate_missed",
+    }
+    assert shaky.code == pytest.ExitCode.TESTS_FAILED, shaky.out
+    assert verdicts(shaky) == {
+        "c_flaky conc1": "passed",
+        "c_flaky conc4": "gate_missed",
+        "e_empty conc4": "nothing_completed",
     }
 
 
-def test_gates_are_failures_and_setup_errors_are_errors(run: Run) -> None:
-    found = {name.removeprefix("workloads."): case for name, case in run.cases().items()}
-    kinds = {
-        re.sub(r"\.yaml::test_serving\[tp\d-32x16-(conc\d)\]", r" \1", name): [
-            child.tag for child in case if child.tag in ("failure", "error", "skipped")
-        ]
-        for name, case in found.items()
+def test_rows_tell_a_failure_from_an_error(run: Run, shaky: Run) -> None:
+    status = {row["reason"]: row["status"] for found in (run, shaky) for row in found.rows.values()}
+    assert status == {
+        None: "passed",
+        "gate_missed": "failed",
+        "nothing_completed": "failed",
+        "server_exited": "error",
+        "deployment_failed": "error",
     }
-    assert kinds == {
-        "a_dies conc2": ["failure"],
-        "a_dies conc4": [],
-        "b_broken conc1": ["error"],
-        "b_broken conc2": ["error"],
-        "b_broken conc4": ["error"],
-        "c_flaky conc1": [],
-        "c_flaky conc4": ["failure"],
-        "d_gates conc4": ["failure"],
-        "e_empty conc4": ["failure"],
+
+
+def test_gates_are_failures_and_setup_errors_are_errors(run: Run, shaky: Run) -> None:
+    assert kinds(run) == {
+        "a_dies conc2": "failure",  # it was measuring: pytest has no errors there, the first line says so
+        "a_dies conc4": "passed",
+        "b_broken conc1": "error",
+        "b_broken conc2": "error",
+        "b_broken conc4": "error",
+        "d_gates conc4": "failure",
     }
+    assert kinds(shaky) == {"c_flaky conc1": "passed", "c_flaky conc4": "failure", "e_empty conc4": "failure"}
 
 
 def test_all_missed_gates_stand_in_one_message_with_values_limits_units(run: Run) -> None:
@@ -124,21 +161,21 @@ def test_all_missed_gates_stand_in_one_message_with_values_limits_units(run: Run
     ]
 
 
-def test_failed_requests_are_counted_against_the_limit_of_the_point(run: Run) -> None:
-    row = run.row("c_flaky", "tp1-32x16-conc4")
+def test_failed_requests_are_counted_against_the_limit_of_the_point(shaky: Run) -> None:
+    row = shaky.row("c_flaky", "tp1-32x16-conc4")
     assert row["failed"] >= 1
     assert row["failure_rate"] == row["failed"] / row["num_prompts"]
-    text = text_of(run, "c_flaky", "tp1-32x16-conc4", "failure")
+    text = text_of(shaky, "c_flaky", "tp1-32x16-conc4", "failure")
     assert f"({row['failed']}/8) is above max_failure_rate 0" in text
-    assert run.row("c_flaky", "tp1-32x16-conc1")["failed"] >= 1
+    assert shaky.row("c_flaky", "tp1-32x16-conc1")["failed"] >= 1
 
 
-def test_an_invalid_measurement_has_no_numbers(run: Run) -> None:
-    row = run.row("e_empty", "tp1-32x16-conc4")
+def test_an_invalid_measurement_has_no_numbers(shaky: Run) -> None:
+    row = shaky.row("e_empty", "tp1-32x16-conc4")
     assert (row["completed"], row["failed"], row["failure_rate"]) == (0, 8, 1.0)
     assert row["mean_ttft"] is None
     assert row["tput_per_gpu"] is None
-    text = text_of(run, "e_empty", "tp1-32x16-conc4", "failure")
+    text = text_of(shaky, "e_empty", "tp1-32x16-conc4", "failure")
     assert text.startswith("not a valid measurement [nothing_completed]: ")
 
 
@@ -197,10 +234,10 @@ def test_nothing_is_a_traceback_or_a_warning(run: Run) -> None:
 
 def test_the_table_and_the_headlines_tell_recipes_apart(run: Run) -> None:
     table = run.out.split("= gpubench =")[1]
-    for recipe in ("a_dies", "b_broken", "c_flaky"):
+    for recipe in ("a_dies", "b_broken", "d_gates"):
         assert f"\n{recipe}/tp" in table
-    assert " c_flaky: test_serving[tp1-32x16-conc4] " in run.out
+    assert " d_gates: test_serving[tp1-32x16-conc4] " in run.out
 
 
-def test_no_process_is_left(run: Run) -> None:
-    assert leftovers(run) == []
+def test_no_process_is_left(run: Run, shaky: Run) -> None:
+    assert leftovers(run) == leftovers(shaky) == []
