@@ -254,6 +254,8 @@ class Rank:
             for name, value in os.environ.items()
             if not name.startswith("SLURM") and name != procs.MARK
         }
+        # No job ends it, as on a shared node; the cluster does when it is closed.
+        kept[procs.MARK] = f"{os.environ['GPUBENCH_MOCK']}:foreign:"
         launch = Path(__file__).parents[1] / "launch.py"
         subprocess.Popen(
             [sys.executable, "-I", "-S", str(launch), "vllm", "serve", fault.model, "--port", str(port)],
