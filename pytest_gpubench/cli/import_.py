@@ -11,7 +11,21 @@ from pytest_gpubench.errors import GpubenchError, OptionError
 from pytest_gpubench.recipe.inferencex import MasterFile, not_expressed, to_recipe_yaml
 from pytest_gpubench.recipe.load import LoadContext
 
-__all__ = ["run"]
+__all__ = ["parser", "run"]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of ``gpubench import``."""
+    made = argparse.ArgumentParser(
+        prog="gpubench import", description="Write a recipe from an entry of another harness's file."
+    )
+    made.add_argument("harness", choices=["inferencex"], help="whose file it is")
+    made.add_argument("file", type=Path, metavar="FILE", help="a master file, such as nvidia-master.yaml")
+    made.add_argument("key", metavar="KEY", help="the config key; * and ? may stand for a part of it")
+    made.add_argument("--runners", type=Path, metavar="FILE", help="InferenceX's runners.yaml")
+    made.add_argument("--gpu", metavar="PROFILE", help="profile to name instead of the runner's")
+    made.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
+    return made
 
 
 def run(argv: Sequence[str]) -> int:
@@ -19,16 +33,7 @@ def run(argv: Sequence[str]) -> int:
 
     Warnings, and what a recipe cannot express, go to stderr; the latter stand in the recipe's header too.
     """
-    parser = argparse.ArgumentParser(
-        prog="gpubench import", description="Write a recipe from an entry of another harness's file."
-    )
-    parser.add_argument("harness", choices=["inferencex"], help="whose file it is")
-    parser.add_argument("file", type=Path, metavar="FILE", help="a master file, such as nvidia-master.yaml")
-    parser.add_argument("key", metavar="KEY", help="the config key; * and ? may stand for a part of it")
-    parser.add_argument("--runners", type=Path, metavar="FILE", help="InferenceX's runners.yaml")
-    parser.add_argument("--gpu", metavar="PROFILE", help="profile to name instead of the runner's")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
-    options = parser.parse_args(list(argv))
+    options = parser().parse_args(list(argv))
     try:
         text, remarks = _convert(options.file, options.key, options.runners, options.gpu)
         if options.out is not None:

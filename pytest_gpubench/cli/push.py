@@ -12,18 +12,23 @@ from pytest_gpubench.errors import GpubenchError, OptionError
 from pytest_gpubench.results.ingest import IngestSettings, push
 from pytest_gpubench.results.spool import Spool
 
-__all__ = ["run"]
+__all__ = ["parser", "run"]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of ``gpubench push``."""
+    made = argparse.ArgumentParser(
+        prog="gpubench push",
+        description="Send rows that wait in the spool to PERF_INGEST_URL, with INGEST_BEARER_TOKEN.",
+    )
+    made.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    made.add_argument("--list", action="store_true", help="show what waits, send nothing")
+    return made
 
 
 def run(argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
     """Exit status: 0 nothing is left to send, 1 rows were kept, 4 bad usage."""
-    parser = argparse.ArgumentParser(
-        prog="gpubench push",
-        description="Send rows that wait in the spool to PERF_INGEST_URL, with INGEST_BEARER_TOKEN.",
-    )
-    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="results folder")
-    parser.add_argument("--list", action="store_true", help="show what waits, send nothing")
-    options = parser.parse_args(list(argv))
+    options = parser().parse_args(list(argv))
     spool = Spool.of(options.results)
     waiting = list(spool.entries())
     if options.list:

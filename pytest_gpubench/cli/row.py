@@ -18,10 +18,29 @@ from pytest_gpubench.results.row import build_row, format_date
 from pytest_gpubench.results.store import to_json
 from pytest_gpubench.results.text import encodable
 
-__all__ = ["run"]
+__all__ = ["parser", "run"]
 
 _DATE = "%Y-%m-%d %H:%M:%S"
 _TRUE = ("1", "true", "yes", "on")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of ``gpubench row``."""
+    made = argparse.ArgumentParser(
+        prog="gpubench row", description="Print the row that raw result files give for a point of a recipe."
+    )
+    made.add_argument("--recipe", type=Path, required=True, metavar="FILE", help="the recipe's YAML file")
+    made.add_argument("--point", required=True, metavar="ID", help="point id, as in the pytest node id")
+    made.add_argument(
+        "--raw",
+        type=Path,
+        required=True,
+        action="append",
+        metavar="FILE",
+        help="result file of the client; repeat it for repetitions, in order",
+    )
+    made.add_argument("--date", metavar="'YYYY-MM-DD HH:MM:SS'", help="UTC; default: the file's own time")
+    return made
 
 
 def run(argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
@@ -30,21 +49,7 @@ def run(argv: Sequence[str], env: Mapping[str, str] | None = None) -> int:
     Figures of a file that measured something else than the point asks for are shown, with the row's
     ``status`` and ``problems`` saying so; a run would leave them null.
     """
-    parser = argparse.ArgumentParser(
-        prog="gpubench row", description="Print the row that raw result files give for a point of a recipe."
-    )
-    parser.add_argument("--recipe", type=Path, required=True, metavar="FILE", help="the recipe's YAML file")
-    parser.add_argument("--point", required=True, metavar="ID", help="point id, as in the pytest node id")
-    parser.add_argument(
-        "--raw",
-        type=Path,
-        required=True,
-        action="append",
-        metavar="FILE",
-        help="result file of the client; repeat it for repetitions, in order",
-    )
-    parser.add_argument("--date", metavar="'YYYY-MM-DD HH:MM:SS'", help="UTC; default: the file's own time")
-    options = parser.parse_args(list(argv))
+    options = parser().parse_args(list(argv))
     environment = os.environ if env is None else env
     try:
         recipe = load_recipe(options.recipe, LoadContext(env=environment))
