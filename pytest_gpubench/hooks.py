@@ -16,6 +16,7 @@ from pytest_gpubench import __version__
 from pytest_gpubench.collect import MasterFile, RecipeFile, Source, kind_of
 from pytest_gpubench.errors import RecipeError
 from pytest_gpubench.mock import MockCluster
+from pytest_gpubench.point_run import RUN
 from pytest_gpubench.progress import ProgressFiles, ProgressPrinter, append_events
 from pytest_gpubench.recipe.types import Deployment, Point
 from pytest_gpubench.results.text import mask
@@ -151,6 +152,17 @@ class ActiveHooks:
                 continue  # shown at collection
 
     # -- run -----------------------------------------------------------------------------------
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """An interrupted point has a row, wherever the signal found it."""
+        try:
+            return (yield)
+        except KeyboardInterrupt as err:
+            run = item.stash.get(RUN, None)
+            if run is not None:
+                run.interrupted(err)
+            raise
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_teardown(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpubench.serving.measure import Measured
     from pytest_gpubench.session import Session
 
-__all__ = ["PointRun"]
+__all__ = ["RUN", "PointRun"]
 
 PROPERTIES = (
     "status", "reason", "workload", "point", "model", "image", "device", "conc", "isl", "osl", "gpu_count",
@@ -35,6 +35,10 @@ PROPERTIES = (
 LAST_LINES = 15
 
 
+RUN = pytest.StashKey["PointRun"]()
+"""The run of an item that is a point."""
+
+
 class PointRun:
     """Drives one point. The row is written whatever happens, also when the run is interrupted."""
 
@@ -44,6 +48,8 @@ class PointRun:
         self.point = point
         self.outcome = Outcome(simulated=session.simulated)
         self.row: dict[str, JSON] | None = None
+        self._open = False  # asked for a server, and not judged yet
+        item.stash[RUN] = self
         self._unwritten: InfraError | None = None
 
     # -- setup ---------------------------------------------------------------------------------
@@ -74,13 +80,11 @@ class PointRun:
 
     def acquire(self) -> Server:
         """The running server; an ERROR with its reason when there is none."""
+        self._open = True
         try:
             server = self.session.pool.acquire(self.point.deployment)
         except InfraError as err:
             self._fail(err)
-        except BaseException as err:
-            self._interrupted(err)
-            raise
         self._note_server(server)
         return server
 
@@ -135,9 +139,6 @@ class PointRun:
             except GpubenchError as err:
                 failure = Failure(Reason.UNREADABLE_RESULT, str(err))
                 self.outcome = replace(self.outcome, failure=failure)
-            except BaseException as err:
-                self._interrupted(err)
-                raise
             break
         self._note_server(server)
         self.outcome = replace(self.outcome, ended=clock.time())
@@ -173,6 +174,18 @@ class PointRun:
             pytest.xfail(verdict.message)
         self._sections()
         pytest.fail(verdict.message, pytrace=False)
+
+    def interrupted(self, error: KeyboardInterrupt) -> None:
+        """Write the row of a point that was under way; nothing before it began or after it was judged."""
+        if not self._open:
+            return
+        failure = Failure(Reason.INTERRUPTED, f"interrupted ({error})" if str(error) else "interrupted")
+        server = self.session.pool.latest(self.point.deployment)
+        if server is not None:
+            self._note_server(server)
+        self.outcome = replace(self.outcome, failure=failure, ended=self.session.clock.time(), raws=())
+        with self.session.interrupts.shield():
+            self._write_row(self.point)
 
     # -- parts ---------------------------------------------------------------------------------
 
@@ -224,17 +237,6 @@ class PointRun:
         # Without a context: the error that led here is told in full by this one.
         raise pytest.fail.Exception(told(error), pytrace=False) from None
 
-    def _interrupted(self, error: BaseException) -> None:
-        if not isinstance(error, KeyboardInterrupt):
-            return
-        failure = Failure(Reason.INTERRUPTED, f"interrupted ({error})" if str(error) else "interrupted")
-        server = self.session.pool.latest(self.point.deployment)
-        if server is not None:
-            self._note_server(server)
-        self.outcome = replace(self.outcome, failure=failure, ended=self.session.clock.time(), raws=())
-        with self.session.interrupts.shield():
-            self._write_row(self.point)
-
     def _write_row(self, point: Point, *, final: bool = True) -> tuple[dict[str, JSON], Verdict]:
         row, verdict = judge_point(point, self.outcome, self.session.run_info(point))
         if self.session.comparison is not None:
@@ -247,6 +249,7 @@ class PointRun:
             self._unwritten = err
             self.session.warnings.append(str(err))
         if final:
+            self._open = False
             self.item.user_properties.extend(
                 (f"gpubench_{name}", value) for name in PROPERTIES if (value := row.get(name)) is not None
             )
