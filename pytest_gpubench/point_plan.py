@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpubench.bench.client import ClientRun, bench_argv, warmup_prompts
+from pytest_gpubench.bench.accuracy import lm_eval_argv
+from pytest_gpubench.bench.bfcl import bfcl_commands
+from pytest_gpubench.bench.client import ClientRun, api_url, bench_argv, warmup_prompts
 from pytest_gpubench.bench.command import check_parser
 from pytest_gpubench.bench.seeds import measure_seed, warmup_seed
 from pytest_gpubench.plan.launch import LaunchPlan
@@ -61,6 +63,8 @@ def _commands(point: Point, plan: LaunchPlan, folder: Path, script: str) -> Comm
         if warmup_prompts(point.deployment, point.load) > 0:
             run = ClientRun(where, "bench-warmup.json", warmup_seed(point.id, recipe, 0), warmup=True)
             warmup = bench_argv(point.deployment, point.load, run)
+    if point.task is not None:
+        bench = _evaluation(point, plan.in_container(f"{folder}/{point.task.harness}"))
     launched = point.deployment.profile.slurm.launcher is not None and plan.scheduled
     steps = [*plan.commands, *([plan.router_command] if plan.router_command else [])]
     return Commands(
@@ -71,3 +75,10 @@ def _commands(point: Point, plan: LaunchPlan, folder: Path, script: str) -> Comm
         steps=[] if launched else steps,  # the site's launcher starts what it likes
         scheduled=plan.scheduled,
     )
+
+
+def _evaluation(point: Point, where: str) -> list[str]:
+    assert point.task is not None
+    if point.task.harness == "bfcl":
+        return bfcl_commands(point.deployment, point.task, api_url(point.deployment), where)[0]
+    return lm_eval_argv(point.deployment, point.task, api_url(point.deployment), where)

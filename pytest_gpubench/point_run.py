@@ -101,10 +101,21 @@ class PointRun:
 
     def evaluate(self, server: Server) -> Outcome:
         """Run the accuracy task and keep its scores."""
-        from pytest_gpubench.serving.evaluate import evaluate
+        from pytest_gpubench.serving.evaluate import NotHere, evaluate
 
         def once(server: Server, attempt: int) -> None:
-            self.outcome = replace(self.outcome, accuracy=evaluate(server, self.point, self._folder))
+            try:
+                found = evaluate(server, self.point, self._folder)
+            except NotHere as err:
+                pytest.skip(str(err))
+            self.outcome = replace(
+                self.outcome,
+                accuracy=found.scores,
+                accuracy_source=found.source,
+                accuracy_data=found.data,
+                accuracy_samples=found.samples,
+                client_exit_code=found.exit_code,
+            )
 
         return self._attempts(server, once)
 

@@ -10,11 +10,13 @@ import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pytest_gpubench.bench.result import JSON
 from pytest_gpubench.errors import ResultError
+from pytest_gpubench.plan.shell import runtime_text
 from pytest_gpubench.recipe.types import AccuracyTask, Deployment
 from pytest_gpubench.results.outcome import AccuracyScore
 
-__all__ = ["lm_eval_argv", "read_scores"]
+__all__ = ["lm_eval_argv", "read_results", "scores_of"]
 
 
 def lm_eval_argv(deployment: Deployment, task: AccuracyTask, base_url: str, output: str) -> list[str]:
@@ -25,7 +27,8 @@ def lm_eval_argv(deployment: Deployment, task: AccuracyTask, base_url: str, outp
         arguments.append(f"tokenizer={deployment.model_path}")
     if task.model_args:
         arguments.append(task.model_args)
-    argv = ["lm_eval", "--model", "local-completions", "--model_args", ",".join(arguments)]
+    joined = ",".join(arguments)
+    argv = ["lm_eval", "--model", "local-completions", "--model_args", runtime_text(joined, base_url)]
     argv += ["--tasks", task.name]
     if task.num_fewshot is not None:
         argv += ["--num_fewshot", str(task.num_fewshot)]
@@ -34,24 +37,30 @@ def lm_eval_argv(deployment: Deployment, task: AccuracyTask, base_url: str, outp
     return [*argv, "--log_samples", "--output_path", output]
 
 
-def read_scores(folder: Path, task: str) -> tuple[AccuracyScore, ...]:
-    """The scores of the newest ``results_*.json`` under ``folder``; ResultError without a usable one."""
+def read_results(folder: Path, task: str) -> tuple[dict[str, JSON], Path]:
+    """The newest ``results_*.json`` under ``folder`` and its path; ResultError without a usable one."""
     files = sorted(folder.glob("**/results_*.json"), key=lambda path: path.stat().st_mtime_ns)
     if not files:
-        raise ResultError(f"{folder}: lm_eval left no results_*.json")
+        raise ResultError(f"{folder}: lm_eval left no results_*.json for {task}")
     path = files[-1]
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as err:
         raise ResultError(f"{path}: not a JSON file ({err})") from err
-    results = content.get("results") if isinstance(content, dict) else None
+    if not isinstance(content, dict):
+        raise ResultError(f"{path}: expected an object with `results`")
+    return content, path
+
+
+def scores_of(content: Mapping[str, JSON], task: str, path: Path) -> tuple[AccuracyScore, ...]:
+    """The scores of ``task``; of a group's parts where the group itself has none. ResultError without any."""
+    results = content.get("results")
     if not isinstance(results, dict) or not results:
         raise ResultError(f"{path}: expected a `results` object with scores")
-    own = results.get(task)
-    entries = {task: own} if isinstance(own, dict) else results  # a group may list its parts only
-    scores = tuple(score for name, entry in entries.items() for score in _scores(str(name), entry))
+    own = tuple(_scores(task, results.get(task)))
+    scores = own or tuple(score for name, entry in results.items() for score in _scores(name, entry))
     if not scores:
-        raise ResultError(f"{path}: no score for {task}")
+        raise ResultError(f"{path}: no score for {task}; it has {', '.join(results)}")
     return scores
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pytest_gpubench.bench.result import RawResult, parse_raw, read_raw
 from pytest_gpubench.errors import ClientError, ResultError
-from pytest_gpubench.plan.shell import Runtime
+from pytest_gpubench.plan.shell import runtime_text
 from pytest_gpubench.reasons import Reason
 from pytest_gpubench.recipe.types import ClientSettings
 
@@ -87,12 +87,7 @@ def _filled(word: str, values: Mapping[str, str | None]) -> str:
             "word out of the command",
         )
     text = _WORD.sub(lambda match: values[match[1]] or "", word)
-    if any(isinstance(part, Runtime) for part in parts):
-        try:
-            return Runtime(text)
-        except ValueError:
-            return text  # only shown, in a plan: at run time the address is known
-    return text
+    return runtime_text(text, *(part for part in parts if part is not None))
 
 
 def read_result(client: ClientSettings, path: Path, *, written_after: float | None = None) -> RawResult:

@@ -11,7 +11,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Runtime", "command_lines", "fill", "fill_all", "quote"]
+__all__ = ["Runtime", "command_lines", "fill", "fill_all", "quote", "runtime_text"]
 
 _REFERENCE = re.compile(r"\$\{(GPUBENCH_[A-Z0-9_]+)\}")
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=,@%+-]*")
@@ -29,6 +29,19 @@ class Runtime(str):
         if not _PLAIN.fullmatch(_REFERENCE.sub("", text)):
             raise ValueError(f"not a plain run-time argument: {text!r}")
         return super().__new__(cls, text)
+
+
+def runtime_text(text: str, *parts: str) -> str:
+    """``text``, made of ``parts``: a run-time argument when one of them is and nothing forbids it.
+
+    Where something does, the text is only shown, in a plan: at run time the values are known.
+    """
+    if not any(isinstance(part, Runtime) for part in parts):
+        return text
+    try:
+        return Runtime(text)
+    except ValueError:
+        return text
 
 
 def quote(argument: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pytest_gpubench.bench.result import RawResult
+from pytest_gpubench.bench.result import JSON, RawResult
 from pytest_gpubench.errors import InfraError, LogTail
 from pytest_gpubench.reasons import Phase, Reason
 
@@ -75,6 +75,9 @@ class Outcome:
     simulated: bool = False
     attempt: int = 1
     accuracy: tuple[AccuracyScore, ...] = ()
+    accuracy_source: str | None = None  # the harness's result file
+    accuracy_data: Mapping[str, JSON] = field(default_factory=dict)  # its content
+    accuracy_samples: tuple[str, ...] = ()  # files with what was asked and answered
     slo_probes: tuple[SloProbe, ...] = ()
     client_exit_code: int | None = None  # recorded only: no evidence of success or failure
 

@@ -261,6 +261,16 @@ def _kind_specific(point: Point, outcome: Outcome) -> dict[str, JSON]:
             {"task": s.task, "metric": s.metric, "value": s.value, "stderr": s.stderr}
             for s in outcome.accuracy
         ]
+        row["samples"] = list(outcome.accuracy_samples)
+        row["event"] = None
+        if outcome.accuracy_source is not None:  # what perf-eval sends for a task
+            row["event"] = {
+                "kind": "results",
+                "source_file": outcome.accuracy_source,
+                "workload": point.deployment.recipe,
+                "task": point.task.name,
+                "data": dict(outcome.accuracy_data),
+            }
     if point.slo is not None:
         met = [probe.value for probe in outcome.slo_probes if probe.met]
         row["slo_best"] = max(met) if met else None
