@@ -80,10 +80,11 @@ def _inferencex(
 
     assert options.inferencex is not None
     path = options.inferencex
-    if not options.workloads:
+    keys = options.workloads or _keys_of_node_ids(config, path)
+    if not keys:
         raise OptionError("--gpubench-inferencex needs --workload KEY: the keys to run, `*` and `?` allowed")
     master = MasterFile.open(path, options.runners, context)
-    sources = [Source(path, key) for key in master.select(options.workloads)]
+    sources = [Source(path, key) for key in master.select(keys)]
     if config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args[:] = [str(path)]
 
@@ -92,6 +93,14 @@ def _inferencex(
         return master.recipe(source.key)
 
     return sources, load
+
+
+def _keys_of_node_ids(config: pytest.Config, path: Path) -> list[str]:
+    """The keys that node ids on the command line name: ``<file>::<key>::test_serving[...]``."""
+    base = config.invocation_params.dir
+    split = [argument.split("::") for argument in config.args]
+    named = [parts[1] for parts in split if len(parts) > 1 and Path(os.path.abspath(base / parts[0])) == path]
+    return list(dict.fromkeys(named))
 
 
 def recipe_arguments(arguments: list[str], base: Path) -> list[Path]:

@@ -19,6 +19,7 @@ from pytest_gpubench.mock import MockCluster
 from pytest_gpubench.point_run import RUN
 from pytest_gpubench.progress import ProgressFiles, ProgressPrinter, append_events
 from pytest_gpubench.recipe.types import Deployment, Point
+from pytest_gpubench.recipe_warnings import record_warnings
 from pytest_gpubench.results.text import mask
 from pytest_gpubench.session import Session
 from pytest_gpubench.summary import close_run, write_summary
@@ -97,7 +98,9 @@ class ActiveHooks:
                 item.location = (item.nodeid.split("::", 1)[0], max(0, point.line - 1), where)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Say at once that there is no Slurm, before anything waits for it."""
+        """Say at once that there is no Slurm, before anything waits for it; tell what is odd in recipes."""
+        if not self.is_worker:
+            record_warnings(self.config, self.session.catalog.loaded())
         if self.is_worker or self.config.option.collectonly:
             return
         points = [point for item in session.items if (point := point_of(item)) is not None]
@@ -115,6 +118,7 @@ class ActiveHooks:
         if self.is_worker or not parallel or self.config.option.collectonly:
             return
         self._need_slurm(list(self._all_points()))
+        record_warnings(self.config, self.session.catalog.loaded())
 
     def _show_progress(self, parallel: bool) -> None:
         narrator = self.session.narrator

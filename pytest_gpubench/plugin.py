@@ -41,7 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     try:
         options = read_options(config)
-        selected = options.workloads or any(_is_recipe_argument(argument) for argument in config.args)
+        selected = options.workloads or options.inferencex is not None
+        selected = selected or any(_is_recipe_argument(argument) for argument in config.args)
         if selected:
             from pytest_gpubench.activation import activate
 

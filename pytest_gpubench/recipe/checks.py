@@ -100,14 +100,8 @@ def check_image(source: Source, *, nightly_run: bool) -> None:
             f"(got {image.name!r}){origin}; set VLLM_IMAGE or vllm.image to a .sqsh path",
         )
     if not image_allowed(image.name, profile.allowed_images):
-        text = (
-            f"the image {image.name!r}{origin} matches none of the patterns that profile {profile.name} "
-            f"allows: {', '.join(profile.allowed_images)}"
-        )
-        if source.model.nightly or nightly_run:
-            source.problems.add(where, text)
-        else:
-            source.problems.warn(where, text)
+        error = source.model.nightly or nightly_run
+        source.problems.foreign_image(where, image.name, profile, origin, error=error)
 
 
 def check_server_command(source: Source, num_nodes: int) -> None:

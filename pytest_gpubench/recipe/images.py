@@ -14,6 +14,7 @@ __all__ = [
     "docker_form",
     "image_allowed",
     "image_problem",
+    "is_nightly",
     "is_squashfs",
     "pyxis_form",
     "resolve_image",
@@ -51,6 +52,11 @@ def resolve_image(env: Mapping[str, str], recipe_image: str | None, repository: 
         name = _as_path(recipe_image)
         return Image(name, commit_in_tag(name), "recipe")
     return Image(f"{base}:nightly", None, "default")
+
+
+def is_nightly(env: Mapping[str, str]) -> bool:
+    """Whether ``NIGHTLY`` says that this is the nightly run."""
+    return env.get("NIGHTLY", "").strip().lower() in ("1", "true", "yes", "on")
 
 
 def _as_path(image: str) -> str:

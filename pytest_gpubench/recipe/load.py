@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_gpubench.recipe.checks import check_image, check_server_command, check_time_limits
 from pytest_gpubench.recipe.expand import expand
-from pytest_gpubench.recipe.images import resolve_image
+from pytest_gpubench.recipe.images import is_nightly, resolve_image
 from pytest_gpubench.recipe.models import RecipeModel
 from pytest_gpubench.recipe.pd_serving import apply_serving
 from pytest_gpubench.recipe.problems import Problems, validate
@@ -18,8 +18,6 @@ from pytest_gpubench.recipe.types import Recipe
 from pytest_gpubench.recipe.yaml import load_yaml
 
 __all__ = ["LoadContext", "load_recipe"]
-
-_TRUE = ("1", "true", "yes", "on")
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ def load_recipe(path: Path, context: LoadContext) -> Recipe:
     problems.finish()
     image = resolve_image(context.env, model.vllm.image, profile.image_repo)
     source = Source(path.stem, file, model, profile, profile_file, image, problems)
-    check_image(source, nightly_run=context.env.get("NIGHTLY", "").strip().lower() in _TRUE)
+    check_image(source, nightly_run=is_nightly(context.env))
     check_time_limits(source)
     points = expand(source)
     check_server_command(source, max(point.num_nodes for point in points))
@@ -67,6 +65,7 @@ def load_recipe(path: Path, context: LoadContext) -> Recipe:
         nightly=model.nightly,
         timeout_minutes=model.timeout_in_minutes,
         warnings=tuple(dict.fromkeys(problems.warnings)),
+        foreign_images=tuple(problems.foreign_images),
         source=file.value,
     )
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from pytest_gpubench.errors import RecipeError
 from pytest_gpubench.recipe.fields import shown
+from pytest_gpubench.recipe.types import ForeignImage, Profile
 from pytest_gpubench.recipe.yaml import KeyPath, YamlFile, dotted
 
 __all__ = ["Problems", "near", "validate"]
@@ -48,6 +49,7 @@ class Problems:
     def __init__(self, file: YamlFile) -> None:
         self.file = file
         self.warnings: list[str] = []
+        self.foreign_images: list[ForeignImage] = []
         self._found: list[tuple[int, int, str]] = []
 
     def add(self, where: KeyPath, text: str, *, key: bool = False, file: YamlFile | None = None) -> None:
@@ -66,6 +68,22 @@ class Problems:
         path = dotted(where)
         place = source.at(where)
         self.warnings.append(f"{place}: {path}: {text}" if path else f"{place}: {text}")
+
+    def foreign_image(
+        self, where: KeyPath, image: str, profile: Profile, origin: str = "", *, error: bool
+    ) -> None:
+        """An image that the profile does not allow: an error, or noted for one warning about all recipes."""
+        if error:
+            allowed = ", ".join(profile.allowed_images)
+            self.add(
+                where,
+                f"the image {image!r}{origin} matches none of the patterns that profile {profile.name} "
+                f"allows: {allowed}",
+            )
+            return
+        place = f"{self.file.at(where)}: {dotted(where)}"
+        note = ForeignImage(place, f"{image}{origin}", profile.name, profile.allowed_images)
+        self.foreign_images.append(note)
 
     def __bool__(self) -> bool:
         return bool(self._found)

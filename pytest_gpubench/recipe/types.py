@@ -15,6 +15,7 @@ __all__ = [
     "ContainerSettings",
     "Deadlines",
     "Deployment",
+    "ForeignImage",
     "Gates",
     "Labels",
     "Load",
@@ -328,6 +329,16 @@ class Point:
 
 
 @dataclass(frozen=True)
+class ForeignImage:
+    """An image that matches none of a profile's ``allowed_images``; ``place`` is where it is decided."""
+
+    place: str  # file:line:column: key
+    image: str
+    profile: str
+    allowed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Recipe:
     """A loaded recipe. ``points`` are in the order of the file, deployment by deployment."""
 
@@ -340,4 +351,5 @@ class Recipe:
     nightly: bool = False
     timeout_minutes: float | None = None
     warnings: tuple[str, ...] = ()
+    foreign_images: tuple[ForeignImage, ...] = ()
     source: dict[str, object] = field(default_factory=dict, hash=False, compare=False)

@@ -28,7 +28,10 @@ SETTINGS = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     database=None,
 )
-PROFILES = "H200: {queue: q, runtime: slurm, env: {A: 1}}\nS: {runtime: slurm, slurm: {gres: 'gpu:4', time: '03:00:00'}}\n"
+PROFILES = """
+H200: {queue: q, runtime: slurm, env: {A: 1}}
+S: {runtime: slurm, slurm: {gres: 'gpu:4', time: '03:00:00'}}
+"""
 FULL: dict[str, Any] = yaml.safe_load(
     """
 name: full

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpubench.errors import RecipeError
-from pytest_gpubench.recipe.images import image_allowed, image_problem, is_squashfs, resolve_image
+from pytest_gpubench.recipe.images import (
+    image_allowed,
+    image_problem,
+    is_nightly,
+    is_squashfs,
+    resolve_image,
+)
 from pytest_gpubench.recipe.inferencex.expand import Filters, expand_entry
 from pytest_gpubench.recipe.inferencex.points import Resolved, build_points, duplicates
 from pytest_gpubench.recipe.inferencex.read import read_entry, read_master, read_runners, select_keys
@@ -131,6 +137,7 @@ def recipe_of(
         profile=site.profile,
         points=tuple(points),
         warnings=tuple(dict.fromkeys(problems.warnings)),
+        foreign_images=tuple(dict.fromkeys(problems.foreign_images)),
         source={key: file.value[key]},
     )
 
@@ -183,7 +190,7 @@ def _template(
         # Only vLLM's own images may be exchanged: VLLM_IMAGE says nothing about another engine's.
         image = resolve_image(env, entry.image, profile.image_repo)
         name, commit = image.name, image.commit
-    _check_image(key, name, profile, problems)
+    _check_image(key, name, profile, problems, nightly=is_nightly(env))
     return Deployment(
         recipe=stem_of(key),
         id="",
@@ -208,7 +215,7 @@ def _staged(key: str, entry: Entry, profile: Profile, scenario: str, problems: P
         return Staged(entry.model)
 
 
-def _check_image(key: str, image: str, profile: Profile, problems: Problems) -> None:
+def _check_image(key: str, image: str, profile: Profile, problems: Problems, *, nightly: bool) -> None:
     where: KeyPath = (key, "image")
     problem = image_problem(image)
     if problem is not None:
@@ -216,11 +223,7 @@ def _check_image(key: str, image: str, profile: Profile, problems: Problems) -> 
     if profile.local_images_only and not is_squashfs(image):
         problems.add(where, f"profile {profile.name} allows .sqsh files only (got {image!r})")
     if not image_allowed(image, profile.allowed_images):
-        allowed = ", ".join(profile.allowed_images)
-        problems.warn(
-            where,
-            f"the image {image!r} matches none of the patterns that profile {profile.name} allows: {allowed}",
-        )
+        problems.foreign_image(where, image, profile, error=nightly)
 
 
 def _environment(profile: Profile, staged: Staged) -> Pairs:
