@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING
 
 from pytest_gpubench.plan.environment import launcher_names
@@ -81,6 +82,31 @@ finish() {
 trap 'finish "signal TERM" 143' TERM
 trap 'finish "signal INT" 130' INT
 trap 'finish "signal HUP" 129' HUP
+
+# The heartbeat's *change* is timed with this node's own clock, so that clocks that differ between machines
+# do not matter.
+beat=
+silent_since=$SECONDS
+need_heartbeat() {
+  local now
+  now=$(cat "$STATE/heartbeat" 2>/dev/null)
+  if [ "$now" != "$beat" ]; then
+    beat=$now
+    silent_since=$SECONDS
+  elif ((SECONDS - silent_since > HEARTBEAT_LIMIT)); then
+    finish "heartbeat lost" 75
+  fi
+}
+
+# Wait for a process of ours, as long as somebody waits for us.
+attend() {
+  while kill -0 "$1" 2>/dev/null; do
+    need_heartbeat
+    sleep 0.5 &
+    wait "$!"
+  done
+  wait "$1"
+}
 """
 
 _SLURM_NODES = r"""
@@ -122,11 +148,8 @@ if command -v nvidia-smi >/dev/null 2>&1; then
   note gpus "$(timeout 30 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null)" &
 fi
 
-# One loop watches the ranks and the heartbeat. The heartbeat's *change* is timed with this node's own
-# clock, so that clocks that differ between machines do not matter.
-beat=
-silent_since=$SECONDS
-while :; do
+# One loop watches the ranks and the heartbeat.
+ROUTED_HEREwhile :; do
   for i in "${!PIDS[@]}"; do
     kill -0 "${PIDS[i]}" 2>/dev/null && continue
     wait "${PIDS[i]}"
@@ -144,13 +167,7 @@ while :; do
     exec bash "$next"
   fi
 ROUTER_HERE
-  now=$(cat "$STATE/heartbeat" 2>/dev/null)
-  if [ "$now" != "$beat" ]; then
-    beat=$now
-    silent_since=$SECONDS
-  elif ((SECONDS - silent_since > HEARTBEAT_LIMIT)); then
-    finish "heartbeat lost" 75
-  fi
+  need_heartbeat
   sleep 0.5 &
   wait "$!"
 done
@@ -213,7 +230,7 @@ def _import_image(plan: LaunchPlan, image: str) -> list[str]:
         f"    flock -w {limit} 9",
         f'    exec timeout {limit} enroot import --output "$STATE/{IMAGE_FILE}.part" {quote(uri)}',
         '  ) 9>"$FOLDER/../../.image-import.lock" </dev/null >>"$FOLDER/image.log" 2>&1 &',
-        '  wait "$!" || finish "image import $?" 78',
+        '  attend "$!" || finish "image import $?" 78',
         f'  mv -f "$STATE/{IMAGE_FILE}.part" "$STATE/{IMAGE_FILE}" || finish "image import" 78',
         f"  {IMAGE_VARIABLE}=$STATE/{IMAGE_FILE}",
         "fi",
@@ -223,14 +240,13 @@ def _import_image(plan: LaunchPlan, image: str) -> list[str]:
 
 
 def _choose_model(plan: LaunchPlan) -> list[str]:
-    *most, last = command_lines(_shared(plan, plan.staged_check), "  ")
+    *most, last = command_lines(_shared(plan, plan.staged_check))
     return [
         "# The staged model where every node has it, else the hub's: one server never mixes the two.",
         f"GPUBENCH_MODEL={quote(plan.deployment.model_path)}",
-        "if \\",
         *most,
-        f'{last} </dev/null >>"$FOLDER/staged-check.log" 2>&1',
-        "then",
+        f'{last} </dev/null >>"$FOLDER/staged-check.log" 2>&1 &',
+        'if attend "$!"; then',
         f"  GPUBENCH_MODEL={quote(plan.deployment.preferred_path or '')}",
         "fi",
     ]
@@ -239,7 +255,7 @@ def _choose_model(plan: LaunchPlan) -> list[str]:
 def _watch(plan: LaunchPlan) -> str:
     """The loop; a router starts once the controlling process has seen its backends ready."""
     if plan.router is None:
-        return _WATCH.rstrip().replace("ROUTER_HERE\n", "")
+        return _WATCH.rstrip().replace("ROUTER_HERE\n", "").replace("ROUTED_HERE", "")
     first, *rest = command_lines(_shared(plan, plan.router_command), "    ")
     lines = [
         '  if [ -z "$routed" ] && [ -e "$STATE/backends-ready" ]; then',
@@ -251,7 +267,7 @@ def _watch(plan: LaunchPlan) -> str:
         *(f"  {line}" for line in rest),
         "  fi\n",
     ]
-    loop = _WATCH.rstrip().replace("beat=\n", "beat=\nrouted=\n", 1)
+    loop = _WATCH.rstrip().replace("ROUTED_HERE", "routed=\n", 1)
     return loop.replace("ROUTER_HERE\n", "\n".join(lines))
 
 
@@ -269,7 +285,7 @@ def _ports(plan: LaunchPlan) -> str:
     ports, width = _port_offsets(plan)
     lines = [
         "",
-        "# Ports belong to the job: a block from its id, below the ephemeral range, moved on when taken.",
+        "# Ports belong to the job: a block from its id and folder, below the ephemeral ones, moved on if taken.",
         "listening() {",
         """  timeout 2 bash -c '</dev/tcp/"$0"/"$1"' "$1" "$2" 2>/dev/null""",
         "}",
@@ -288,7 +304,7 @@ def _ports(plan: LaunchPlan) -> str:
     lines += [
         "taken=",
         "for try in {0..19}; do",
-        f"  base=$((10000 + (SEED + try * 37) * {width} % 20000))",
+        f"  base=$((10000 + ({_place(plan)} + (SEED + try * 37) * {width}) % 20000))",
         "  taken=",
         *(
             f'  listening "${head}" $((base + {offset})) && taken="$taken ${head}:$((base + {offset}))"'
@@ -310,6 +326,11 @@ def _ports(plan: LaunchPlan) -> str:
     lines += [f"  printf '%s=%s\\n' {name} \"${name}\"" for name in records]
     lines += [')" || finish "results folder not writable" 74']
     return "\n".join(lines)
+
+
+def _place(plan: LaunchPlan) -> int:
+    """A number from the folder: two clusters (or mocks) that share hosts count their jobs from 1 both."""
+    return zlib.crc32(plan.site.folder.encode()) % 20000
 
 
 def _port_offsets(plan: LaunchPlan) -> tuple[dict[str, int], int]:

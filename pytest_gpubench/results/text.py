@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-__all__ = ["MASK", "clean", "clean_tail", "encodable", "mask", "read_tail", "secret_values"]
+__all__ = ["MASK", "clean", "clean_tail", "encodable", "last_words", "mask", "read_tail", "secret_values"]
 
 MASK = "***"
 TAIL_LINES = 40
@@ -81,6 +81,13 @@ def secret_values(env: Mapping[str, str]) -> tuple[str, ...]:
         and value.strip().lower() not in _NOT_SECRET
     }
     return tuple(sorted(found, key=lambda value: (-len(value), value)))
+
+
+def last_words(text: str) -> str:
+    """The last line that a process wrote itself: srun's own come after it and say less. Empty without one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    own = [line for line in lines if not line.startswith(("srun:", "slurmstepd", "pyxis:"))]
+    return (own or lines or [""])[-1]
 
 
 def mask(text: str, secrets: Iterable[str]) -> str:

@@ -23,14 +23,14 @@ from pytest_gpubench.errors import ClientError, InfraError, LogTail, ResultError
 from pytest_gpubench.reasons import Phase, Reason
 from pytest_gpubench.recipe.types import AccuracyTask, Point
 from pytest_gpubench.results.outcome import AccuracyScore
-from pytest_gpubench.results.text import read_tail
+from pytest_gpubench.results.text import last_words, read_tail
 from pytest_gpubench.serving.server import Server
 
 __all__ = ["Evaluation", "NotHere", "evaluate"]
 
 RESULT_SECONDS = 10.0
 """How long a result file may take to appear after the harness ended: NFS shows new files late."""
-_MISSING = re.compile(r"command not found|execve\(\)|No such file or directory|No module named", re.I)
+_MISSING = re.compile(r": not found|command not found|execve\(\)|No such file or directory|No module named")
 
 
 class NotHere(Exception):
@@ -138,7 +138,7 @@ class _Run:
         self.server.settle()
         harness = self.task.harness
         text = read_tail(self.log)
-        last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+        last = last_words(text)[:300]
         hint = ""
         if code and _MISSING.search(last):
             hint = f". Is {harness} installed where the client runs (in the image)?"

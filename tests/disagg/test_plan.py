@@ -136,7 +136,7 @@ def test_ports_of_workers_never_meet(three_and_one: Deployment) -> None:
     for name, following in itertools.pairwise(ordered):
         assert ends[name] <= ports[following], (name, following)
     # The block of a job is as wide as what is used, so that the next job's begins behind it.
-    assert f"* 37) * {max(ends.values())} % 20000" in script
+    assert f"* 37) * {max(ends.values())}) % 20000" in script
 
 
 def test_every_worker_has_a_side_channel_of_its_own(three_and_one: Deployment) -> None:

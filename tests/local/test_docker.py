@@ -130,6 +130,7 @@ def test_an_image_that_cannot_be_had_is_said(tmp_path: Path) -> None:
         assert "manifest unknown" in str(row["message"]), row["message"]
 
 
+@pytest.mark.slow
 def test_a_hung_client_ends_inside_the_container(tmp_path: Path) -> None:
     with make_site(tmp_path, "docker") as site:
         site.cluster.inject(ClientHangs())
@@ -162,6 +163,7 @@ def test_an_interrupted_run_removes_its_container(tmp_path: Path, number: signal
         assert row_of(site)["reason"] == "interrupted"
 
 
+@pytest.mark.slow
 def test_a_killed_run_gives_its_container_back_by_itself(tmp_path: Path) -> None:
     with make_site(tmp_path, "docker", token=0.2) as site:
         site.project.write("workloads/one.yaml", recipe(osl=200))

@@ -134,6 +134,7 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, number: signal.Signal
         until(lambda: not marked(mark), "end of all processes", 3)
 
 
+@pytest.mark.slow
 def test_ranks_end_by_themselves_after_a_killed_run(tmp_path: Path) -> None:
     with make_site(tmp_path, "native", token=0.2) as site:
         site.project.write("workloads/one.yaml", RECIPE % 200)
