@@ -285,7 +285,7 @@ def _ports(plan: LaunchPlan) -> str:
     ports, width = _port_offsets(plan)
     lines = [
         "",
-        "# Ports belong to the job: a block from its id and folder, below the ephemeral ones, moved on if taken.",
+        "# Ports belong to the job: a block from its id and folder, below the ephemeral ones.",
         "listening() {",
         """  timeout 2 bash -c '</dev/tcp/"$0"/"$1"' "$1" "$2" 2>/dev/null""",
         "}",
