@@ -20,6 +20,7 @@ _IMPORT = re.compile(
 _ENROOT = re.compile(r"enroot-.*(fail|error|no such)|\[ERROR\]|no such file", re.I)
 _PORT = re.compile(r"address already in use|EADDRINUSE", re.I)
 _SLURM_WORDS = re.compile(r"(srun|slurmstepd|slurmd)\b[^ ]*:")
+_UNREACHED = re.compile(r"^srun: error: .*unable to contact slurm controller", re.I | re.M)
 _MISSING = re.compile(r"gpubench: (model path .* is missing on node .*)")
 
 
@@ -34,6 +35,7 @@ class Evidence:
     tails: Mapping[str, str]
     nodes: Mapping[str, str]  # rank -> node
     ours_cancelled: bool = False
+    unwritable: str = ""  # why the results folder cannot be written, seen from here
 
 
 def diagnose(evidence: Evidence) -> InfraError:
@@ -42,11 +44,13 @@ def diagnose(evidence: Evidence) -> InfraError:
     slurm_reason = reason_of(info, ours_cancelled=evidence.ours_cancelled)
     if slurm_reason is not None and slurm_reason not in (Reason.JOB_ENDED, Reason.JOB_LOST):
         return SlurmError(slurm_reason, _slurm_text(slurm_reason, info), details=_record(evidence))
-    if info.exit_code == EXIT_UNWRITABLE or evidence.ended.startswith("results folder"):
+    noteless = evidence.unwritable and not evidence.ended and not evidence.exits
+    if noteless or info.exit_code == EXIT_UNWRITABLE or evidence.ended.startswith("results folder"):
+        seen = f" ({evidence.unwritable})" if evidence.unwritable else ""
         return SlurmError(
             Reason.RESULTS_UNWRITABLE,
-            f"job {info.id} could not write its notes into the results folder, which both sides need: is "
-            "the disk full, or the folder not shared with the nodes?",
+            f"job {info.id} could not write its notes into the results folder{seen}, which both sides need: "
+            "is the disk full, or the folder not shared with the nodes?",
             details=_record(evidence),
         )
     if evidence.ended == "requeued":
@@ -106,6 +110,10 @@ def rank_failure(evidence: Evidence, rank: str, code: int) -> InfraError:
             Reason.IMPORT_FAILED,
             f"{where}: the container image could not be started: {_cause(tail)}",
             details=_record(evidence),
+        )
+    if rank not in evidence.started and _UNREACHED.search(tail):
+        return SlurmError(
+            Reason.SLURM_UNREACHABLE, f"{where}: {_line(tail, _UNREACHED)}", details=_record(evidence)
         )
     if _PORT.search(tail):
         return ServerError(

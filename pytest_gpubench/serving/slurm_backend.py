@@ -30,6 +30,8 @@ __all__ = ["SlurmBackend", "SlurmTools"]
 
 SETTLE_SECONDS = 3.0
 """How long to wait for Slurm's own word on why a job ended, before the batch script's note decides."""
+COMPLETING_SECONDS = 40.0
+"""How long to wait for it while Slurm is ending the job; KillWait, 30 s by default, and a little more."""
 RUNNING_MAX_AGE = 3.5
 """Seconds after which Slurm is asked again about a job that has its nodes."""
 UNREACHABLE_SECONDS = 300.0
@@ -169,7 +171,8 @@ class SlurmBackend:
         exits = self.state.exits()
         ended = self.state.ended
         if exits or ended:
-            return self._fail(self._settled(), ended, exits)
+            info = self._settled()
+            return self._fail(info, self.state.ended, self.state.exits())
         info = self.tools.poller.latest(self.job, max_age=self._max_age())
         self.info = info
         self._nodes = self.state.nodes(self.state.values()) or info.nodes or self._nodes
@@ -228,6 +231,7 @@ class SlurmBackend:
             tails=self.state.rank_tails(),
             nodes=self.state.rank_nodes(self.state.values()),
             ours_cancelled=self._cancelled,
+            unwritable="" if ended or exits else self.state.unwritable(),
         )
         self._failure = diagnose(evidence)
         return self._seen(pending=False, failure=self._failure)
@@ -236,7 +240,7 @@ class SlurmBackend:
         """Slurm's word on the end, waited for a little: it decides between a crash and a cancel."""
         assert self.job is not None
         clock = self.tools.clock
-        deadline = clock.monotonic() + SETTLE_SECONDS
+        began = clock.monotonic()
         info = self.info or JobInfo(self.job, JobState.UNKNOWN)
         noted: JobInfo | None = None  # the latest answer when the script had said why it ended
         while True:
@@ -245,10 +249,14 @@ class SlurmBackend:
                 info = fresh
             # Asked after the script gave its reason, a job that still runs was not ended by Slurm.
             crashed = noted is not None and fresh is not noted and fresh.state is JobState.RUNNING
-            if info.state.ended or info.restarts or crashed or clock.monotonic() >= deadline:
+            ended = self.state.ended
+            # Slurm is ending the job: only the state that follows says why.
+            being_ended = info.state is JobState.COMPLETING and not ended.startswith("rank ")
+            limit = COMPLETING_SECONDS if being_ended else SETTLE_SECONDS
+            if info.state.ended or info.restarts or crashed or clock.monotonic() - began >= limit:
                 self.info = info
                 return info
-            if noted is None and self.state.ended:
+            if noted is None and ended:
                 noted = fresh
             clock.sleep(0.25)
 

@@ -59,6 +59,18 @@ class StateFolder:
             text = f"{err.filename or self.folder}: {err.strerror or err}"
             raise InfraError(Reason.RESULTS_UNWRITABLE, text, Phase.QUEUE) from err
 
+    def unwritable(self) -> str:
+        """Why nothing can be written here; empty when it can."""
+        probe = self.path / f"probe.{os.getpid()}"
+        try:
+            probe.write_bytes(b"?")
+        except OSError as err:
+            return err.strerror or str(err)
+        finally:
+            with contextlib.suppress(OSError):
+                probe.unlink(missing_ok=True)
+        return ""
+
     def read(self, name: str) -> str:
         """The text of one note, empty while it is absent."""
         try:
