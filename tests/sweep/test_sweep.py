@@ -101,6 +101,7 @@ def test_nodes_of_the_same_shape_are_taken_over(project: Project) -> None:
     assert all(job.state != "RUNNING" for job in project.cluster.jobs())
 
 
+@pytest.mark.slow
 def test_the_next_allocation_is_asked_for_while_the_last_point_is_measured(project: Project) -> None:
     project.pytest("--gpubench-prefetch", "1", "-k", "conc8")
     names = [row["deployment"] for row in project.rows()]
@@ -108,6 +109,7 @@ def test_the_next_allocation_is_asked_for_while_the_last_point_is_measured(proje
     assert len(set(names)) == 3
 
 
+@pytest.mark.slow
 def test_a_node_budget_is_never_exceeded(project: Project) -> None:
     project.pytest("--gpubench-max-nodes", "1", "--gpubench-prefetch", "3", "-k", "conc8")
     jobs = sorted(project.cluster.jobs(), key=lambda job: job.start)
@@ -115,6 +117,7 @@ def test_a_node_budget_is_never_exceeded(project: Project) -> None:
     assert all(earlier.end <= later.submit for earlier, later in itertools.pairwise(jobs))
 
 
+@pytest.mark.slow
 def test_workers_never_split_a_deployment_and_lose_no_row(project: Project) -> None:
     project.pytest("-n", "3")
     assert len(project.calls("sbatch")) == 3
