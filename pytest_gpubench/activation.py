@@ -17,7 +17,7 @@ from pytest_gpubench.collect import RecipeCatalog, Source
 from pytest_gpubench.errors import OptionError, RecipeError
 from pytest_gpubench.hooks import ActiveHooks
 from pytest_gpubench.mock import MockCluster, Partition
-from pytest_gpubench.options import Options
+from pytest_gpubench.options import Options, rootdir_moved
 from pytest_gpubench.recipe.load import LoadContext, load_recipe
 from pytest_gpubench.recipe.select import select_recipes
 from pytest_gpubench.recipe.types import Recipe
@@ -130,8 +130,7 @@ def _select(config: pytest.Config, options: Options) -> list[Path]:
 
 def _checkout(config: pytest.Config) -> Path:
     """The project's folder. pytest's rootdir is none when it took an option's value for a path."""
-    here = config.invocation_params.dir
-    return config.rootpath if here.is_relative_to(config.rootpath) else here
+    return config.invocation_params.dir if rootdir_moved(config) else config.rootpath
 
 
 def _attempt(env: Mapping[str, str]) -> int:

@@ -16,6 +16,7 @@ from pytest_gpubench import __version__
 from pytest_gpubench.collect import MasterFile, RecipeFile, Source, kind_of
 from pytest_gpubench.errors import RecipeError
 from pytest_gpubench.mock import MockCluster
+from pytest_gpubench.options import rootdir_moved
 from pytest_gpubench.point_run import RUN
 from pytest_gpubench.progress import ProgressFiles, ProgressPrinter, append_events
 from pytest_gpubench.recipe.types import Deployment, Point
@@ -33,6 +34,10 @@ NO_SLURM = (
 
 
 _UNINTERRUPTED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
+MOVED_ROOT = (
+    "gpubench: rootdir is {root}, so this folder's configuration was not read: pytest looks for it before it "
+    "knows our options and takes a value for a path. Write --option=VALUE, or name --rootdir"
+)
 
 
 class ActiveHooks:
@@ -242,12 +247,15 @@ class ActiveHooks:
 
     # -- report --------------------------------------------------------------------------------
 
-    def pytest_report_header(self) -> str:
-        """Version, Slurm, run id, results folder."""
+    def pytest_report_header(self) -> list[str]:
+        """Version, Slurm, run id, results folder; and where pytest took an option's value for a path."""
         options = self.session.options
         place = "dry run" if options.dry_run else "mocked Slurm, simulated vLLM" if options.mock else "Slurm"
         run_id = self.session.identity.run_id
-        return f"gpubench: {__version__}, {place}, run {run_id}, results in {options.results}"
+        lines = [f"gpubench: {__version__}, {place}, run {run_id}, results in {options.results}"]
+        if rootdir_moved(self.config):
+            lines.append(MOVED_ROOT.format(root=self.config.rootpath))
+        return lines
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """The table of points."""

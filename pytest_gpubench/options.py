@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpubench.errors import OptionError
 
-__all__ = ["Options", "add_options", "read_options"]
+__all__ = ["Options", "add_options", "read_options", "rootdir_moved"]
 
 DEFAULT_SUITE = "pytest_gpubench.suite"
 
@@ -152,6 +152,23 @@ def read_options(config: pytest.Config, env: Mapping[str, str] = os.environ) -> 
         heartbeat_limit=_seconds(config.getini("gpubench_heartbeat"), "gpubench_heartbeat"),
         poll_interval=_seconds(poll, "gpubench_poll_interval") if poll else None,
     )
+
+
+_PATHS = ("results", "json", "compare", "html", "inferencex", "runners")
+
+
+def rootdir_moved(config: pytest.Config) -> bool:
+    """True when pytest took the value of one of our options for a path and looked for its ini file there.
+
+    It does so before it knows the options of plugins; ``--option=VALUE`` avoids it.
+    """
+    if not config.invocation_params.dir.is_relative_to(config.rootpath):
+        return True
+    if config.inipath is not None:
+        return False
+    values = {config.getoption(f"--gpubench-{name}") for name in _PATHS} | {*config.getoption("--workload")}
+    words = values.intersection(map(str, config.invocation_params.args))
+    return any((config.invocation_params.dir / word).exists() for word in words)
 
 
 def _names(given: list[str], env: Mapping[str, str]) -> tuple[str, ...]:

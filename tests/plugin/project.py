@@ -41,7 +41,13 @@ CI_NAMES = (
 
 
 def recipe_text(
-    name: str, conc: str = "[4]", extra: str = "", *, nodes: int = 1, gpu: str = "GB300_SLURM"
+    name: str,
+    conc: str = "[4]",
+    extra: str = "",
+    *,
+    nodes: int = 1,
+    gpu: str = "GB300_SLURM",
+    prompts: int = 8,
 ) -> str:
     """A tiny recipe with one GPU per node; its serving points are ``tp<nodes>-32x16-conc<N>``."""
     return (
@@ -51,7 +57,7 @@ def recipe_text(
         "gpus_per_node: 4\n"
         f"vllm: {{model: org/tiny, serve_args: '--max-model-len 256 --tensor-parallel-size {nodes}'}}\n"
         "search_space:\n"
-        f"  - {{isl: 32, osl: 16, num_prompts: 8, points: [{{conc: {conc}}}]}}\n"
+        f"  - {{isl: 32, osl: 16, num_prompts: {prompts}, points: [{{conc: {conc}}}]}}\n"
     ) + dedent(extra)
 
 

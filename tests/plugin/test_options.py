@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -146,6 +147,24 @@ def test_an_empty_name_is_a_usage_error(inside: Project, pytester: pytest.Pytest
     result = pytester.runpytest_inprocess("--workload=,")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--workload: expected a recipe name, got an empty one"])
+
+
+def test_a_rootdir_that_an_option_moved_is_said_and_the_checkout_stays(
+    inside: Project, pytester: pytest.Pytester, tmp_path: Path
+) -> None:
+    profiles = inside.workloads / "gpu_profiles.yaml"
+    profiles.write_text(profiles.read_text().replace("/home/bench:", f"{inside.folder.parent}:"))
+    results = tmp_path / "elsewhere" / "kept"
+    results.mkdir(parents=True)
+    options = ("--workload=alpha", "--gpubench-dry-run", "--gpubench-results")
+    result = pytester.runpytest_inprocess(*options, str(results))
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["gpubench: rootdir is *--option=VALUE*"])
+    (plan,) = results.rglob("plan.json")
+    (step,) = json.loads(plan.read_text())["srun_argv"]
+    assert step[step.index("--container-workdir") + 1] == "/nfs_home/project"
+    usual = pytester.runpytest_inprocess(*options[:-1], f"--gpubench-results={results}")
+    assert "rootdir is" not in usual.stdout.str()
 
 
 # -- no Slurm on this machine ------------------------------------------------------------------------

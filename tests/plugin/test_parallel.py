@@ -152,8 +152,7 @@ def test_fc_39_workers_collect_the_same_ids_in_the_same_order(tmp_path: Path) ->
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_interrupted_run_leaves_nothing_and_says_so(tmp_path: Path, number: signal.Signals) -> None:
     project = Project(tmp_path / "project")
-    recipe = project.recipe("long")
-    recipe.write_text(recipe.read_text().replace("num_prompts: 8", "num_prompts: 80000"))
+    project.recipe("long", prompts=80_000)
     with project.cluster() as cluster:
         running = project.start("--workload=long", env=project.env(cluster.env()))
         running.wait_for("ready: after")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,16 @@ def resumed(project: Project, smoke: Run) -> tuple[Run, dict[str, Any], str]:
 
 
 @pytest.fixture(scope="module")
-def compared(project: Project, resumed: tuple[Run, dict[str, Any], str]) -> Run:
+def dashboard() -> Iterator[socket.socket]:
+    """Where rows would be posted; nobody answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.0)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def compared(project: Project, resumed: tuple[Run, dict[str, Any], str], dashboard: socket.socket) -> Run:
+    url = f"http://127.0.0.1:{dashboard.getsockname()[1]}/rows"
     baseline = json.loads(json.dumps(resumed[1]))
     baseline["rows"] = [row for row in baseline["rows"] if row["point"] == MANY]
     baseline["rows"][0]["tput_per_gpu"] *= 10
@@ -50,6 +60,7 @@ def compared(project: Project, resumed: tuple[Run, dict[str, Any], str]) -> Run:
         "--gpubench-json=out/new.json",
         "--gpubench-html=out/report.html",
         "-rA",
+        env=project.env(None, PERF_INGEST_URL=url, INGEST_BEARER_TOKEN="not-a-real-one"),
     )
 
 
@@ -92,6 +103,13 @@ def test_outputs_go_where_the_options_say(compared: Run, project: Project) -> No
     assert f"report: {project.folder}/out/report.html" in compared.out
 
 
+def test_simulated_rows_are_never_posted(compared: Run, dashboard: socket.socket) -> None:
+    assert compared.rows
+    with pytest.raises(BlockingIOError):
+        dashboard.accept()
+    assert "ingest:" not in compared.out
+
+
 def test_ci_and_meta_are_recorded(project: Project, compared: Run) -> None:
     run = project.run(
         "--mock-slurm",
@@ -117,8 +135,8 @@ def test_ci_and_meta_are_recorded(project: Project, compared: Run) -> None:
 @pytest.fixture(scope="module")
 def repeated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Run, MockCluster]]:
     project = Project(tmp_path_factory.mktemp("repeated") / "project")
-    project.recipe("unlucky", extra="gates: {floors: {tput_per_gpu: 1.0e+9}}\n")
-    with project.cluster(ServerExits(match="*unlucky*-1", phase="benching", seconds=0.1)) as cluster:
+    project.recipe("unlucky", prompts=200, extra="gates: {floors: {tput_per_gpu: 1.0e+9}}\n")
+    with project.cluster(ServerExits(match="*unlucky*-1", after_requests=20)) as cluster:
         run = project.run("--workload=unlucky", "--gpubench-retry-infra=2", env=project.env(cluster.env()))
         yield run, cluster
 
@@ -132,7 +150,7 @@ def test_an_infrastructure_failure_is_repeated_and_both_attempts_are_kept(
     assert (first["status"], first["reason"], first["attempt"]) == ("error", "server_exited", 1)
     assert (row["run_id"], row["attempt"]) == (first["run_id"], 2)
     assert row["job_id"] != first["job_id"]
-    assert row["completed"] == 8
+    assert row["completed"] == 200
 
 
 def test_a_missed_gate_is_not_repeated(repeated: tuple[Run, MockCluster]) -> None:
