@@ -17,7 +17,13 @@ def accuracy_tasks(model: RecipeModel) -> Iterator[tuple[AccuracyTask, str, KeyP
         for index, task in enumerate(model.lm_eval.tasks):
             merged = {**(model.lm_eval.model_args or {}), **(task.model_args or {})}
             yield (
-                AccuracyTask("lm_eval", task.name, task.num_fewshot or 0, join_model_args(merged)),
+                AccuracyTask(
+                    "lm_eval",
+                    task.name,
+                    task.num_fewshot or 0,
+                    join_model_args(merged),
+                    _options(model.lm_eval.args or {}),
+                ),
                 task.name,
                 ("lm_eval", "tasks", index),
             )
@@ -38,6 +44,15 @@ def task_names(model: RecipeModel) -> list[str]:
 def join_model_args(args: Mapping[str, object]) -> str:
     """``a=1,b=True,c=None``: Python literals, as lm_eval reads them."""
     return ",".join(f"{name}={written(value)}" for name, value in args.items())
+
+
+def _options(args: Mapping[str, object]) -> Pairs:
+    """Options for the command line: true is a bare flag (empty here), false and null are none."""
+    return tuple(
+        (name.lstrip("-").replace("-", "_"), "" if value is True else written(value))
+        for name, value in args.items()
+        if value is not None and value is not False
+    )
 
 
 def _bfcl_options(model: RecipeModel, category: str) -> Pairs:

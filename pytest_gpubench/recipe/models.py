@@ -283,10 +283,21 @@ class LmTask(YamlModel):
     model_args: dict[str, Any] | None = None
 
 
+LM_EVAL_MANAGED = frozenset({"model", "model_args", "tasks", "num_fewshot", "output_path", "log_samples"})
+
+
 class LmEval(YamlModel):
-    """perf-eval's accuracy block."""
+    """perf-eval's accuracy block; ``args`` are further options of lm_eval, such as ``include_path``."""
+
+    @model_validator(mode="after")
+    def _not_ours(self) -> LmEval:
+        for name in self.args or {}:
+            if name.lstrip("-").replace("-", "_") in LM_EVAL_MANAGED:
+                raise ValueError(f"args: --{name} is set from the recipe's own keys or by the launcher")
+        return self
 
     model_args: dict[str, Any] | None = None
+    args: dict[str, Any] | None = None
     tasks: tuple[LmTask, ...] = Field((), strict=False)
 
 

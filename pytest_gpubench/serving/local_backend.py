@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,16 @@ from pytest_gpubench.world import Clock, CommandRunner, ProcessHandle
 __all__ = ["LocalBackend"]
 
 SETTLE_SECONDS = 2.0
+
+
+def _beside_python(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment with the commands beside this Python last on PATH: an unactivated venv will do."""
+    beside = str(Path(sys.executable).parent)
+    path = environment.get("PATH", os.defpath)
+    return {
+        **environment,
+        "PATH": path if beside in path.split(os.pathsep) else f"{path}{os.pathsep}{beside}",
+    }
 
 
 class _ContainedClient:
@@ -79,7 +91,7 @@ class LocalBackend:
         self.clock = clock
         self.heartbeat = heartbeat
         self.interrupts = interrupts
-        self.environment = dict(environment)
+        self.environment = _beside_python(environment)
         self.attempt = attempt
         self.state = StateFolder(plan)
         self._process: ProcessHandle | None = None
