@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 from pytest_gpubench.recipe.types import ForeignImage, Recipe
 
 __all__ = ["GpubenchWarning", "image_warnings", "record_warnings"]
+
+
+_PLACE = re.compile(r"(/[^:\n]*):(\d+):\d+: (.*)", re.DOTALL)
 
 
 class GpubenchWarning(pytest.PytestWarning):
@@ -47,7 +51,9 @@ def image_warnings(recipes: Sequence[Recipe]) -> list[str]:
 
 
 def _record(config: pytest.Config, text: str, path: str) -> None:
-    message = warnings.WarningMessage(GpubenchWarning(text), GpubenchWarning, path, 1)
+    found = _PLACE.match(text)
+    file, line, said = (found[1], int(found[2]), found[3]) if found else (path, 1, text)
+    message = warnings.WarningMessage(GpubenchWarning(said), GpubenchWarning, file, line)
     try:
         nodeid = Path(path).relative_to(config.rootpath).as_posix() if path else ""
     except ValueError:

@@ -69,8 +69,11 @@ def bench_argv(deployment: Deployment, load: Load, run: ClientRun) -> list[str]:
     argv = ["vllm", "bench", "serve", "--backend", load.backend]
     argv += ["--base-url", run.base_url or api_url(deployment)]
     argv += ["--endpoint", "/v1/chat/completions" if chat else "/v1/completions"]
-    argv += ["--model", deployment.model_path]
-    if deployment.served_name != deployment.model_path:
+    # The result file names the hub id, also of a staged model; its tokenizer lies with the model.
+    argv += ["--model", deployment.model]
+    if deployment.model_path != deployment.model and "tokenizer" not in dict(load.args):
+        argv += ["--tokenizer", deployment.model_path]
+    if deployment.served_name != deployment.model:
         argv += ["--served-model-name", deployment.served_name]
     argv += ["--dataset-name", load.dataset]
     argv += _dataset(load)

@@ -15,6 +15,7 @@ from pytest_gpubench.plan.launch import LaunchPlan, Site
 from pytest_gpubench.plan.paths import Mount, container_path, container_workdir, parse_mount
 from pytest_gpubench.plan.ranks import RankPlan, plan_router, plan_workers
 from pytest_gpubench.plan.script import RANK_WRAPPER
+from pytest_gpubench.recipe.images import docker_form
 from pytest_gpubench.recipe.types import Deployment
 
 __all__ = ["CLIENT_WRAPPER", "LocalPlan", "client_command", "plan_local"]
@@ -114,7 +115,7 @@ def _docker_run(plan: LocalPlan, rank: RankPlan) -> tuple[str, ...]:
         argv += ["-v", str(mount)]
     if plan.workdir is not None:
         argv += ["-w", str(plan.workdir)]
-    argv += ["--entrypoint", "bash", deployment.image or ""]
+    argv += ["--entrypoint", "bash", docker_form(deployment.image or "")]
     return (*argv, "-c", RANK_WRAPPER, rank.name, *rank.words)
 
 

@@ -208,7 +208,7 @@ def _serve_argv(
     else:
         # A role has its own sizes: those that all share, or that it repeats itself, would contradict them.
         argv += without_sizes(deployment.serve_args, _SIZES)
-    if deployment.preferred_path and not _names_itself(deployment):
+    if (deployment.preferred_path or deployment.check_model_path) and not _names_itself(deployment):
         # Staged or not, the API answers to the hub id.
         argv += ["--served-model-name", deployment.model]
     if role is not None:

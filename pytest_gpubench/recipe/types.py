@@ -211,14 +211,14 @@ class Deployment:
 
     @property
     def served_name(self) -> str:
-        """The model name that the API answers to (``--served-model-name``'s first, else the path)."""
+        """The model name that the API answers to (``--served-model-name``'s first, else the hub id)."""
         args = self.serve_args
         for index, arg in enumerate(args):
             if arg == "--served-model-name" and index + 1 < len(args):
                 return args[index + 1]
             if arg.startswith("--served-model-name="):
                 return arg.split("=", 1)[1]
-        return self.model_path
+        return self.model
 
 
 @dataclass(frozen=True)
