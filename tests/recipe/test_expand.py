@@ -390,8 +390,8 @@ def test_five_thousand_points_are_quick(folder: Folder) -> None:
     path = folder.write(f"{head()}search_space:\n  - isl: 32\n    osl: 16\n    points:\n{rows}\n")
     best = 9.0
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()  # of this process alone, whatever else the machine does
         recipe = folder.load(path.read_text())
-        best = min(best, time.perf_counter() - start)
+        best = min(best, time.process_time() - start)
     assert len(recipe.points) == 5000
     assert best < 1.0  # about 0.2 s on two idle cores
