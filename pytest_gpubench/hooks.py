@@ -196,13 +196,24 @@ class ActiveHooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
-        self, item: pytest.Item
+        self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Nothing that a point reports holds a secret."""
+        """A point that failed has a row whatever failed it, and nothing that it reports holds a secret."""
+        point = point_of(item)
+        if point is not None and call.when != "teardown" and _failed(call):
+            self._note_failure(item, point, call.excinfo)
         report = yield
-        if point_of(item) is not None:
+        if point is not None:
             mask_report(report, self.session.secrets)
         return report
+
+    def _note_failure(
+        self, item: pytest.Item, point: Point, error: pytest.ExceptionInfo[BaseException] | None
+    ) -> None:
+        if "gpubench_run" not in getattr(item, "fixturenames", ()) or error is None:
+            return  # a suite that keeps no rows
+        run = item.stash.get(RUN, None) or self.session.point_run(item, point)
+        run.crashed(error.exconly(tryshort=True))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
@@ -317,6 +328,11 @@ def _line_writer(
             reporter.flush()
 
     return write
+
+
+def _failed(call: pytest.CallInfo[None]) -> bool:
+    outcomes = (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception)
+    return call.excinfo is not None and not isinstance(call.excinfo.value, outcomes)
 
 
 def mask_report(report: pytest.TestReport, secrets: Sequence[str]) -> None:

@@ -49,6 +49,7 @@ class PointRun:
         self.outcome = Outcome(simulated=session.simulated)
         self.row: dict[str, JSON] | None = None
         self._open = False  # asked for a server, and not judged yet
+        self._judged = False
         item.stash[RUN] = self
         self._unwritten: InfraError | None = None
 
@@ -198,6 +199,18 @@ class PointRun:
         with self.session.interrupts.shield():
             self._write_row(self.point)
 
+    def crashed(self, text: str) -> None:
+        """Write the row of a point that an unexpected exception ended, unless it was judged before."""
+        if self._judged or self.session.options.dry_run:
+            return
+        failure = Failure(Reason.HARNESS_ERROR, text)
+        server = self.session.pool.latest(self.point.deployment)
+        if server is not None and self._open:
+            self._note_server(server)
+        self.outcome = replace(self.outcome, failure=failure, ended=self.session.clock.time(), raws=())
+        row, _ = self._write_row(self.point)
+        self._narrate(row)
+
     # -- parts ---------------------------------------------------------------------------------
 
     def _again(self, error: InfraError) -> Server:
@@ -260,7 +273,7 @@ class PointRun:
             self._unwritten = err
             self.session.warnings.append(str(err))
         if final:
-            self._open = False
+            self._open, self._judged = False, True
             self.item.user_properties.extend(
                 (f"gpubench_{name}", value) for name in PROPERTIES if (value := row.get(name)) is not None
             )

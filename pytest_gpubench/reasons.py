@@ -153,5 +153,5 @@ _MEANING = {
     Reason.RESULTS_UNWRITABLE: "The results folder cannot be written (disk full, permissions).",
     Reason.INTERRUPTED: "The run was interrupted (Ctrl-C, SIGTERM, SIGHUP).",
     Reason.DEPLOYMENT_FAILED: "The deployment had already failed for an earlier point; its cause is quoted.",
-    Reason.HARNESS_ERROR: "A defect of pytest_gpubench itself; please report it with the traceback.",
+    Reason.HARNESS_ERROR: "An exception that nobody expected: a defect here, or in a project's own fixture.",
 }

@@ -17,7 +17,12 @@ import dataclasses
 import pytest
 
 @pytest.fixture
-def gpubench_gates(gpubench_gates, gpubench_point):
+def own_check(gpubench_point):
+    if gpubench_point.deployment.recipe == "broken":
+        raise RuntimeError("the project's own fixture failed")
+
+@pytest.fixture
+def gpubench_gates(gpubench_gates, gpubench_point, own_check):
     if gpubench_point.deployment.recipe != "strict":
         return gpubench_gates
     return dataclasses.replace(gpubench_gates, floors=(("output_throughput", 1e9),))
@@ -61,10 +66,11 @@ def run(tmp_path_factory: pytest.TempPathFactory, calls: list[Call]) -> Iterator
     project = Project(tmp_path_factory.mktemp("overrides") / "project")
     project.recipe("strict")
     project.recipe("usual")
+    project.recipe("broken")
     project.write("workloads/conftest.py", CONFTEST)
     project.write("workloads/test_beside.py", BESIDE)
     with project.cluster() as cluster:
-        arguments = ("workloads", "--workload=strict,usual", "-m", "gb300", "-rA")
+        arguments = ("workloads", "--workload=strict,usual,broken", "-m", "gb300", "-rA")
         run = project.run(*arguments, env=project.env(cluster.env()))
         calls.extend(cluster.calls())
         yield run
@@ -74,6 +80,15 @@ def test_a_conftest_replaces_gates(run: Run) -> None:
     row = run.row("strict", POINT)
     assert (row["status"], row["violations"][0]["metric"]) == ("failed", "output_throughput"), run.out
     assert run.row("usual", POINT)["status"] == "passed"
+
+
+def test_a_point_that_a_fixture_of_the_project_fails_has_its_row(run: Run) -> None:
+    row = run.row("broken", POINT)
+    assert (row["status"], row["reason"]) == ("error", "harness_error")
+    assert "the project's own fixture failed" in row["message"]
+    assert row["job_id"]
+    case = run.cases()[f"workloads.broken.yaml::test_serving[{POINT}]"]
+    assert [child.tag for child in case] == ["properties", "error"]
 
 
 def test_a_conftest_wraps_the_server(run: Run) -> None:

@@ -91,6 +91,7 @@ def test_points_fail_in_setup_call_and_teardown(run: Run) -> None:
     reasons = {row["workload"]: row["reason"] for row in run.rows.values()}
     assert reasons["setup"] == "import_failed"
     assert reasons["call"] == "gate_missed"
+    assert reasons["teardown"] is None
     assert "clean-up failed with ***" in run.out
     assert "RuntimeError: a defect" in run.out
 
