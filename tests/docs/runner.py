@@ -58,7 +58,12 @@ def run_page(page: Page, folder: Path, *, timeout: float) -> list[Ran]:
     with _cluster(folder / "cluster", blocks) as cluster:
         script = _script(blocks, kept, cluster)
         env = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}
-        env |= {"PATH": f"{shims}:{env['PATH']}", "HOME": str(folder), "PAGER": "cat", "LC_ALL": "C.UTF-8"}
+        env |= {
+            "PATH": f"{shims}:{shims / 'venv'}:{env['PATH']}",
+            "HOME": str(folder),
+            "PAGER": "cat",
+            "LC_ALL": "C.UTF-8",
+        }
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-c", script],
             cwd=home,
