@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_gpubench.plan.environment import masked
 from pytest_gpubench.plan.shell import fill_all
-from pytest_gpubench.recipe.types import Deployment, Gates, Parallel, Point, Role
+from pytest_gpubench.recipe.types import Deployment, Gates, Pairs, Parallel, Point, Role
 
 __all__ = ["Commands", "plan_record"]
 
@@ -95,6 +96,7 @@ def plan_record(
         "parallel": parallel_record(deployment.parallel),
         "prefill": role_record(deployment, deployment.prefill),
         "decode": role_record(deployment, deployment.decode),
+        "source": source_settings(deployment.extra),
         "sbatch_argv": fill_all(commands.submit, known) if submitted else None,
         "srun_argv": [fill_all(argv, known) for argv in steps] if commands.scheduled else [],
         "launch_argv": [fill_all(argv, known) for argv in steps],
@@ -144,16 +146,14 @@ def role_record(deployment: Deployment, role: Role | None) -> dict[str, Any] | N
         "serve_args": list(role.serve_args),
         "env": masked(dict(role.env)),
     }
-    record.update(source_block(role))
+    record.update(source_settings(role.extra))
     return record
 
 
-def source_block(role: Role) -> dict[str, Any]:
-    """The keys that the recipe's own format gave the role (InferenceX: ``num-worker tp ep dp-attn …``)."""
-    import json
-
+def source_settings(extra: Pairs) -> dict[str, Any]:
+    """What the recipe's own format says beside our fields (InferenceX: ``num-worker tp ep dp-attn …``)."""
     block: dict[str, Any] = {}
-    for name, text in role.extra:
+    for name, text in extra:
         try:
             block[name] = json.loads(text)
         except ValueError:

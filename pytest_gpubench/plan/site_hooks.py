@@ -12,7 +12,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from pytest_gpubench.plan.ranks import RankPlan, head_variable, port_variable
-from pytest_gpubench.plan.record import role_record
+from pytest_gpubench.plan.record import role_record, source_settings
 from pytest_gpubench.plan.shell import Runtime
 from pytest_gpubench.recipe.types import Deployment, Profile
 
@@ -66,6 +66,8 @@ def launcher_environment(plan: LaunchPlan) -> dict[str, str]:
         "PERF_EVAL_RESULTS_DIR": plan.site.folder,
         "GPUBENCH_FRAMEWORK": deployment.framework,
         "GPUBENCH_PARALLEL": json.dumps(_sizes(deployment)),
+        # What the source says beside all this, such as InferenceX's srt-recipe and router.
+        "GPUBENCH_SOURCE": json.dumps(source_settings(deployment.extra)),
     }
     for role in (deployment.prefill, deployment.decode):
         if role is not None:

@@ -87,6 +87,7 @@ def test_a_launcher_submits_and_its_endpoint_is_measured(project: Project) -> No
     assert (found["PERF_EVAL_NUM_NODES"], found["PERF_EVAL_GPUS_PER_NODE"]) == ("1", "4")
     assert found["PERF_EVAL_SLURM_JOB_NAME"].startswith("gpubench-site-")
     assert json.loads(found["GPUBENCH_PARALLEL"])["tp"] == 1
+    assert json.loads(found["GPUBENCH_SOURCE"]) == {}
     env_file = Path(found["PERF_EVAL_ENV_FILE"])
     assert "TOKENS=a b\n" in env_file.read_text()
     assert env_file.stat().st_mode & 0o077 == 0

@@ -289,3 +289,19 @@ def test_a_sites_launcher_may_serve_any_framework(tmp_path: Path) -> None:
     (tmp_path / "gpu_profiles.yaml").write_text("B300-NV: {runtime: slurm}\n", encoding="utf-8")
     (recipe,) = load_inferencex(config, None, ["key"], LoadContext())
     assert "dynamo-vllm" in (recipe.points[0].deployment.unservable_reason or "")
+
+
+def test_a_point_of_srt_slurm_is_skipped_with_its_recipe(tmp_path: Path) -> None:
+    (point,) = points_of(tmp_path, single({"tp": 8, "conc-list": [4], "srt-recipe": "srt/8k1k.yaml:base"}))
+    assert point.deployment.servable is False
+    assert "srt/8k1k.yaml:base" in (point.deployment.unservable_reason or "")
+    assert dict(point.deployment.extra)["srt-recipe"] == '"srt/8k1k.yaml:base"'
+
+
+def test_hardware_of_the_whole_entry_is_that_of_its_roles(tmp_path: Path) -> None:
+    entry = multi({"conc-list": [4]}, hardware={"prefill": "b200", "decode": "h100"})
+    (point,) = points_of(tmp_path, entry)
+    assert point.deployment.prefill is not None
+    assert point.deployment.decode is not None
+    assert dict(point.deployment.prefill.extra)["hardware"] == '"b200"'
+    assert dict(point.deployment.decode.extra)["hardware"] == '"h100"'

@@ -137,7 +137,7 @@ def _multi_fixed(entry: MultiNodeEntry, filters: Filters, names: Sequence[str]) 
                 continue
             if filters.max_conc is not None:
                 values = [conc for conc in values if conc <= filters.max_conc] or [filters.max_conc]
-            prefill, decode = worker_pair(point)
+            prefill, decode = _on_hardware(entry, worker_pair(point))
             for name in names:
                 yield GeneratedEntry(
                     **_common(entry, point, name),
@@ -174,7 +174,7 @@ def _agentic_one(
     place: tuple[int, int],
     runners: RunnersFile | None,
 ) -> GeneratedEntry:
-    prefill, decode = worker_pair(point) if point.multi_node else (None, None)
+    prefill, decode = _on_hardware(entry, worker_pair(point)) if point.multi_node else (None, None)
     offloading = point.offloading or point.kv_offloading or "none"
     backend = point.kv_offload_backend
     earlier = point.offloading is not None
@@ -225,6 +225,18 @@ def worker_pair(point: MultiNodePoint | AgenticPoint) -> tuple[Worker, Worker]:
     assert point.worker is not None  # the schema demands one of the two forms
     idle = point.worker.model_copy(update={"num_worker": 0, "additional_settings": None})
     return point.worker, idle
+
+
+def _on_hardware(entry: Entry, pair: tuple[Worker, Worker]) -> tuple[Worker, Worker]:
+    """The workers with the entry's own hardware where they name none."""
+    if entry.hardware is None:
+        return pair
+    given = (entry.hardware.prefill, entry.hardware.decode)
+    prefill, decode = (
+        worker if worker.hardware else worker.model_copy(update={"hardware": name})
+        for worker, name in zip(pair, given, strict=True)
+    )
+    return prefill, decode
 
 
 def _written(point: Loads, filters: Filters) -> list[int]:
@@ -290,6 +302,7 @@ def _common(entry: Entry, point: Loads, runner: str) -> dict[str, Any]:
         "spec_decoding": point.spec_decoding,
         "router": point.router or entry.router,
         "kv_p2p_transfer": point.kv_p2p_transfer or entry.kv_p2p_transfer,
+        "srt_recipe": point.srt_recipe,
     }
 
 

@@ -44,6 +44,7 @@ class GeneratedEntry:
     spec_decoding: str = "none"
     router: Component | None = None
     kv_p2p_transfer: str | None = None
+    srt_recipe: str | None = None
     isl: int | None = None
     osl: int | None = None
     max_model_len: int | None = None
@@ -97,6 +98,7 @@ class GeneratedEntry:
             "osl",
             "max-model-len",
             "kv-p2p-transfer",
+            "srt-recipe",
             "kv-offloading",
             "offloading",
             "total-cpu-dram-gb",

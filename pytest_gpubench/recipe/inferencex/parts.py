@@ -17,6 +17,7 @@ __all__ = [
     "OffloadBackend",
     "Positive",
     "RoleWorker",
+    "RolesHardware",
     "SingleNodePoint",
     "Worker",
     "kebab",
@@ -44,6 +45,13 @@ class Component(Model):
 
     name: Text
     version: Text
+
+
+class RolesHardware(Model):
+    """The GPU models of unequal pools, in an earlier revision for the whole entry."""
+
+    prefill: Text
+    decode: Text
 
 
 class OffloadBackend(Model):
@@ -87,6 +95,7 @@ class Loads(Model):
     conc_start: int | None = None
     conc_end: int | None = None
     conc_list: list[int] | None = None
+    srt_recipe: Text | None = None  # srt-slurm's own recipe decides how this point is served
 
     @model_validator(mode="after")
     def _concurrencies(self) -> Loads:

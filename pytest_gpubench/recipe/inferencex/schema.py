@@ -24,6 +24,7 @@ from pytest_gpubench.recipe.inferencex.parts import (
     Model,
     MultiNodePoint,
     Positive,
+    RolesHardware,
     SingleNodePoint,
     kebab,
 )
@@ -127,6 +128,7 @@ class _Entry(Model):
     disagg: Flag = False
     router: Component | None = None
     kv_p2p_transfer: Text | None = None
+    hardware: RolesHardware | None = None
 
     @property
     def agentic(self) -> list[AgenticCoding]:
@@ -161,6 +163,8 @@ class SingleNodeEntry(_Entry):
         _check_generation(self.scenarios, self.seq_len_configs)
         if self.disagg:
             raise ValueError("disagg: true needs multinode: true")
+        if self.hardware is not None:
+            raise ValueError("hardware belongs to entries with multinode: true")
         if self.kv_p2p_transfer is not None:
             raise ValueError("kv-p2p-transfer belongs to entries with multinode: true")
         for path, point in _points(self):

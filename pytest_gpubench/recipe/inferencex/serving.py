@@ -22,6 +22,11 @@ def why_not_servable(
     if profile.slurm.launcher is not None and profile.runtime == "slurm":
         return no_client
     framework = entry.framework
+    if entry.srt_recipe is not None and framework == "vllm":
+        return (
+            f"srt-slurm serves this from {entry.srt_recipe}; a profile with slurm.launcher can start its "
+            "launcher, or import the entry and write the server's arguments there"
+        )
     if framework != "vllm":
         if framework.endswith("-vllm") or framework.startswith("vllm-"):
             return f"framework {framework} brings its own router and KV transfer; only plain vllm is served"
