@@ -21,6 +21,8 @@ SETTLE_SECONDS = 6.0
 """How long a death may take to show after a client met errors; a third of it while all APIs are healthy."""
 COMPLETION_SECONDS = 60.0
 """How long one short completion may take; the first one may compile kernels."""
+NOTICE_SECONDS = 5.0
+"""How long the death of a rank or a node may take to be noticed."""
 
 
 _START = (Phase.QUEUE, Phase.IMPORT, Phase.LOAD, Phase.READY)
@@ -264,8 +266,7 @@ class Server:
             while True:
                 status = process.poll()
                 if status is not None:
-                    # A client whose server died ends too, often with code 0: ask for the cause first.
-                    self._look()
+                    self._survived()
                     return status
                 now = self.clock.monotonic()
                 spent = now - began
@@ -301,6 +302,14 @@ class Server:
                 return
             self.clock.sleep(POLL_SECONDS)
             self.check()
+
+    def _survived(self) -> None:
+        """A client whose server died ends too, often with code 0, and sooner than the death is noticed."""
+        look = self._look()
+        deadline = self.clock.monotonic() + NOTICE_SECONDS
+        while not self._all_healthy(look) and self.clock.monotonic() < deadline:
+            self.clock.sleep(POLL_SECONDS)
+            look = self._look()
 
     # -- release -------------------------------------------------------------------------------
 
