@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
@@ -73,10 +74,20 @@ def _ingest(session: Session, rows: Sequence[Row]) -> None:
 
 
 def rows_of_run(session: Session) -> list[Row]:
-    """The rows that this run wrote, in the order of their points."""
+    """The rows that this run wrote, by recipe and point."""
     if not session.options.results.is_dir():
         return []
-    return [row for row in session.store.read_rows() if row.get("run_id") == session.identity.run_id]
+    return in_order(row for row in session.store.read_rows() if row.get("run_id") == session.identity.run_id)
+
+
+def in_order(rows: Iterable[Row]) -> list[Row]:
+    """Rows sorted as people read them: ``conc4`` before ``conc16``."""
+
+    def numbers_apart(row: Row) -> list[str | int]:
+        parts = re.split(r"(\d+)", f"{row.get('workload')}/{row.get('point')}")
+        return [int(part) if index % 2 else part for index, part in enumerate(parts)]
+
+    return sorted(rows, key=numbers_apart)
 
 
 def write_summary(session: Session, reporter: pytest.TerminalReporter) -> None:
