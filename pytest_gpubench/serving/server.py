@@ -144,7 +144,8 @@ class Server:
 
     def _has_nodes(self, look: Look) -> bool:
         if look.pending:
-            self.narrator.pending(self.deployment, look.detail)
+            if look.detail:
+                self.narrator.pending(self.deployment, look.detail)
             return False
         return True
 

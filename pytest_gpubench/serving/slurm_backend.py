@@ -202,7 +202,9 @@ class SlurmBackend:
                 f"no usable answer from Slurm about job {self.job} for {UNREACHABLE_SECONDS:.0f} s",
             )
             return self._seen(pending=not self._nodes, failure=self._failure)
-        return self._seen(pending=not self.state.values(), detail="Slurm gives no usable answer")
+        # Without an answer yet there is nothing to tell: Slurm is not asked for every job at once.
+        detail = "Slurm gives no usable answer" if since is not None else ""
+        return self._seen(pending=not self.state.values(), detail=detail)
 
     def _max_age(self) -> float | None:
         # The state files tell that a job started and that a rank died. Slurm is asked for what only it

@@ -90,6 +90,14 @@ def test_the_last_pending_reason_is_in_the_message() -> None:
         server.start()
 
 
+def test_a_job_that_slurm_was_not_asked_for_yet_is_not_told_as_pending() -> None:
+    server, _, _, _ = make([(0, Look(pending=True)), (5, PENDING), (20, READY)])
+    told: list[tuple[str, str]] = []
+    server.narrator.send_to(lambda event: told.append((event.kind, event.detail)))
+    server.start()
+    assert [detail for kind, detail in told if kind == "pending"] == ["Resources"]
+
+
 def test_fc_15_somebody_elses_server_is_never_measured() -> None:
     server, _, probe, _ = make()
     probe.names = ["other/model"]
