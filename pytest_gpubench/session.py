@@ -222,10 +222,10 @@ class Session:
             nightly=_truthy(self.env.get("NIGHTLY", "")),
         )
 
-    def known_figures(self, point: Point) -> dict[int, dict[str, float | None]]:
-        """Concurrency -> figures that this run has measured on the same deployment and lengths."""
+    def known_rows(self, point: Point) -> dict[int, dict[str, JSON]]:
+        """Concurrency -> row of what this run has measured on the same deployment and lengths."""
         load = point.load
-        found: dict[int, dict[str, float | None]] = {}
+        found: dict[int, dict[str, JSON]] = {}
         if load is None or point.slo is None or point.slo.over != "concurrency":
             return found
         for row in self.store.read_rows():
@@ -237,7 +237,7 @@ class Session:
             if (row.get("isl"), row.get("osl")) != (load.isl, load.osl) or not isinstance(conc, int):
                 continue
             if row.get("reason") in (None, "gate_missed") and row.get("status") != "error":
-                found[conc] = {k: v for k, v in row.items() if isinstance(v, (int, float)) or v is None}
+                found[conc] = dict(row)
         return found
 
     def has_valid_row(self, point: Point) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_gpubench.bench.result import RawResult
+from pytest_gpubench.bench.command import read_result
+from pytest_gpubench.bench.result import JSON, RawResult
 from pytest_gpubench.bench.validity import validate
+from pytest_gpubench.errors import ResultError
 from pytest_gpubench.recipe.types import Load, Point, Slo
 from pytest_gpubench.results.figures import figures
 from pytest_gpubench.results.outcome import SloProbe
@@ -23,7 +26,7 @@ __all__ = ["load_at", "run_search"]
 def run_search(
     session: Session, server: Server, point: Point, attempt: int
 ) -> tuple[tuple[SloProbe, ...], Measured | None]:
-    """The probes, and the measurement of the best value that was measured here."""
+    """The probes, and the measurement of the best value, whichever point of this run measured it."""
     slo, load = point.slo, point.load
     if slo is None or load is None:
         raise ValueError(f"{point.id} has no search")
@@ -36,9 +39,33 @@ def run_search(
         measured[value] = measure(server, at, folder, session.clock, attempt=attempt)
         return _trusted(measured[value].raws, at)
 
-    probes = search(slo, probe, session.known_figures(point))
+    rows = session.known_rows(point)
+    probes = search(slo, probe, {value: _figures_of(row, point) for value, row in rows.items()})
     best = max((int(found.value) for found in probes if found.met), default=None)
-    return probes, measured.get(best) if best is not None else None
+    if best is None or best in measured:
+        return probes, measured.get(best) if best is not None else None
+    return probes, _measured_before(session, point, rows[best])
+
+
+def _figures_of(row: Mapping[str, JSON], point: Point) -> Figures:
+    """Figures of a point that was measured before; none when too many of its requests failed."""
+    found = {name: value for name, value in row.items() if isinstance(value, (int, float)) or value is None}
+    rate = found.get("failure_rate")
+    return {} if rate is None or rate > point.gates.max_failure_rate else found
+
+
+def _measured_before(session: Session, point: Point, row: Mapping[str, JSON]) -> Measured | None:
+    """The raw results that the row of another point of this run was made from; None when they are gone."""
+    folder = session.options.results / point.deployment.recipe / str(row["point"])
+    paths = sorted(folder.glob("bench-run-*.json")) or [folder / "bench.json"]
+    try:
+        raws = tuple(read_result(point.deployment.client, path) for path in paths)
+    except ResultError:
+        return None
+    listed, rate, code = row.get("seeds"), row.get("prefix_cache_hit_rate"), row.get("client_exit_code")
+    seeds = tuple(seed for seed in listed if isinstance(seed, int)) if isinstance(listed, list) else ()
+    rates = (float(rate),) if isinstance(rate, (int, float)) else (None,)
+    return Measured(raws, seeds, rates, code if isinstance(code, int) else 0)
 
 
 def load_at(load: Load, slo: Slo, value: int) -> Load:
@@ -55,4 +82,6 @@ def _trusted(raws: tuple[RawResult, ...], point: Point) -> Figures:
 
     if validate(raws, point):
         return {}
+    if any(raw.failure_rate is None or raw.failure_rate > point.gates.max_failure_rate for raw in raws):
+        return {}  # short latencies of the few that got through are no capacity
     return statistics.medians([figures(raw, point.deployment) for raw in raws])

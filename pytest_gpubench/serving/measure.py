@@ -56,7 +56,7 @@ def measure(server: Server, point: Point, folder: Path, clock: Clock, *, attempt
         before = _counters(server)
         began = clock.time()
         code = _run(server, point, load, folder, name, seed)
-        raw = _collect(server, point, folder / name, _log(folder, point), began, code, clock)
+        raw = _collect(server, point, folder / name, _log(server), began, code, clock)
         if raw.failed or not raw.completed:
             server.settle()
         raws.append(raw)
@@ -94,19 +94,19 @@ def _warm_up(server: Server, point: Point, load: Load, folder: Path, repetition:
         server.backend.client_path(str(folder)), "bench-warmup.json", seed, server.url, warmup=True
     )
     argv = bench_argv(point.deployment, load, run)
-    server.run_client(argv, _log(folder, point), f"{point.id} warm-up", point.deployment.deadlines.bench)
+    server.run_client(argv, _log(server), f"{point.id} warm-up", point.deployment.deadlines.bench)
     (folder / "bench-warmup.json").unlink(missing_ok=True)
 
 
 def _run(server: Server, point: Point, load: Load, folder: Path, name: str, seed: int) -> int:
     run = ClientRun(server.backend.client_path(str(folder)), name, seed, server.url)
     argv = bench_argv(point.deployment, load, run)
-    return server.run_client(argv, _log(folder, point), point.id, point.deployment.deadlines.bench)
+    return server.run_client(argv, _log(server), point.id, point.deployment.deadlines.bench)
 
 
-def _log(folder: Path, point: Point) -> str:
+def _log(server: Server) -> str:
     """The client's log lies with the deployment's logs."""
-    return str(folder.parent / point.deployment.id / "client.log")
+    return str(server.backend.log_folder / "client.log")
 
 
 def _client_tail(log: str) -> list[LogTail]:
