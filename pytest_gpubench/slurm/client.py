@@ -232,7 +232,7 @@ class CliSlurm:
         return match[1]
 
     def version(self) -> str | None:
-        """``slurm 22.05.8`` gives ``22.05.8``; None when srun does not say. Asked once, not of the controller."""
+        """``slurm 22.05.8`` gives ``22.05.8``; None when srun does not say. Asked once."""
         if self._version is None:
             result = self._call("srun", "--version")
             pattern = r"\bslurm\S*\s+([0-9][\w.~+-]*)"
