@@ -20,6 +20,7 @@ from pytest_gpubench.cli.main import COMMANDS
 from pytest_gpubench.docgen_keys import keys_page
 from pytest_gpubench.options import add_options
 from pytest_gpubench.plugin import MARKERS
+from pytest_gpubench.reasons import Phase, Reason
 from pytest_gpubench.results.metrics import units
 from pytest_gpubench.results.row import DASHBOARD_FIELDS
 
@@ -29,6 +30,7 @@ __all__ = [
     "commands_page",
     "declared_options",
     "options_page",
+    "reasons_page",
     "row_page",
     "table",
 ]
@@ -183,6 +185,39 @@ def row_page(schema: Mapping[str, Any] | None = None) -> str:
     return _page(parts)
 
 
+def reasons_page() -> str:
+    """``docs/reasons.md``: every reason code, by what it says of the figures and whose fault it is."""
+
+    def codes(*, infrastructure: bool, trusted: bool) -> str:
+        found = [one for one in Reason if (one.infrastructure, one.trusted) == (infrastructure, trusted)]
+        return table(("code", "meaning"), [(f"`{one.value}`", cell(one.meaning)) for one in found])
+
+    phases = [(f"`{phase.value}`", f"while {phase.doing}") for phase in Phase]
+    parts = [
+        "# Reason codes",
+        "Every row that is not `passed` says why in `reason`, with one of these codes. It stands in brackets "
+        "in the first line of the failure, too, and in JUnit as `gpubench_reason`. What to do about each is "
+        "in [Troubleshooting](troubleshooting.md).",
+        "## The measurement is good, the verdict is not",
+        "Status `failed`. The figures are in the row; a resumed run does not measure the point again.",
+        codes(infrastructure=False, trusted=True),
+        "## What was measured is not what was asked for",
+        "Status `failed`, every figure `null`, before any gate is looked at: a wrong number is worse than "
+        "none. A resumed run measures the point again.",
+        codes(infrastructure=False, trusted=False),
+        "## Infrastructure",
+        "Status `error`, every figure `null`. The measured system is not to blame, so these alone are "
+        "repeated by `--gpubench-retry-infra N`; the row's `attempt` counts. pytest shows an ERROR when the "
+        "point never began, and a failure whose first line begins with `infrastructure error` when it had.",
+        codes(infrastructure=True, trusted=False),
+        "## Phases",
+        "An infrastructure failure says in which phase it came; `phase_seconds` of the row has the time of "
+        "each, and each has a deadline of its own.",
+        table(("phase", "in messages"), phases),
+    ]
+    return _page(parts)
+
+
 _FAMILIES = {
     "ttft": "time to first token",
     "tpot": "time per output token after the first",
@@ -196,6 +231,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/commands.md": commands_page,
     "docs/reference/row.md": row_page,
     "docs/reference/keys.md": lambda: _page(keys_page()),
+    "docs/reasons.md": reasons_page,
 }
 """File, relative to the repository -> what writes its text."""
 

@@ -86,16 +86,19 @@ class Reason(Enum):
         return self not in _MEASURED
 
     @property
+    def trusted(self) -> bool:
+        """True when the row's figures are a measurement, judged by its gates; they are null otherwise."""
+        return self in _TRUSTED
+
+    @property
     def meaning(self) -> str:
         """One sentence for ``docs/reasons.md``."""
         return _MEANING[self]
 
 
-_MEASURED = frozenset(
+_TRUSTED = frozenset({Reason.GATE_MISSED, Reason.KNOWN_ISSUE_PASSED, Reason.REGRESSION})
+_MEASURED = _TRUSTED | frozenset(
     {
-        Reason.GATE_MISSED,
-        Reason.KNOWN_ISSUE_PASSED,
-        Reason.REGRESSION,
         Reason.NOTHING_COMPLETED,
         Reason.PROMPTS_UNACCOUNTED,
         Reason.OUTPUT_TOKENS_OFF,

@@ -156,7 +156,7 @@ class ResultsStore:
 
 
 # Reasons whose row holds a trusted measurement.
-_JUDGED = frozenset({Reason.GATE_MISSED.value, Reason.KNOWN_ISSUE_PASSED.value, Reason.REGRESSION.value})
+_JUDGED = frozenset(reason.value for reason in Reason if reason.trusted)
 
 
 def to_json(content: JSON) -> str:
