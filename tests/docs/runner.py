@@ -77,6 +77,14 @@ def run_page(page: Page, folder: Path, *, timeout: float) -> list[Ran]:
     return [_ran(block, kept / str(index), done.stdout) for index, block in enumerate(blocks)]
 
 
+_LEFT_OUT = tuple(
+    f"tests/{path.name}/"
+    for path in (REPOSITORY / "tests").iterdir()
+    if path.is_dir() and path.name != "data"
+)
+"""Tests take time to copy; pages use their data only."""
+
+
 def copy_repository(home: Path) -> None:
     """The files that git would give, with what is not committed yet."""
     listed = subprocess.run(
@@ -88,7 +96,7 @@ def copy_repository(home: Path) -> None:
     ).stdout.split("\0")
     for name in filter(None, listed):
         source = REPOSITORY / name
-        if source.is_file() and name.split("/")[0] not in {"tests", "benchmarks"}:
+        if source.is_file() and not name.startswith(_LEFT_OUT):
             target = home / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target)

@@ -75,22 +75,37 @@ def _parse(block: Block, words: list[str]) -> None:
 
 def _invocations(text: str) -> list[list[str]]:
     """The words of each call of ``pytest`` and ``gpubench``; here-documents and redirections are left out."""
-    text = re.sub(r"<<'(\w+)'.*?\n\1$", "", text, flags=re.DOTALL | re.MULTILINE).replace("\\\n", " ")
+    text = re.sub(r"<<'(\w+)'([^\n]*)\n.*?^\1$", r"\2", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"(?:^|(?<=\s))#.*", "", text.replace("\\\n", " "))
+    lexer = shlex.shlex(text, posix=True, punctuation_chars="();<>|&\n")
+    lexer.whitespace, lexer.commenters, lexer.whitespace_split = " \t", "", True
     found = []
-    for line in text.splitlines():
-        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
-        lexer.whitespace_split = True
-        call: list[str] = []
-        for word in [*lexer, ";"]:
-            if not set(word) <= set("();<>|&"):
-                call.append(word)
-                continue
-            while call and re.match(r"\w+=", call[0]):
-                call.pop(0)
-            if call and Path(call[0]).name in {"pytest", "gpubench"}:
-                found.append([Path(call[0]).name, *call[1:]])
-            call = []
+    call: list[str] = []
+    for word in [*lexer, ";"]:
+        if not set(word) <= set("();<>|&\n"):
+            call.append(word)
+            continue
+        while call and re.match(r"\w+=", call[0]):
+            call.pop(0)
+        if call and Path(call[0]).name in {"pytest", "gpubench"}:
+            found.append([Path(call[0]).name, *call[1:]])
+        call = []
     return found
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        (
+            "A=1 pytest -q 'a b' | head  # why\ngpubench row >x",
+            [["pytest", "-q", "a b"], ["gpubench", "row"]],
+        ),
+        ("cat > x <<'EOF'\nit's\nEOF\npytest -q \\\n  -x", [["pytest", "-q", "-x"]]),
+        ("python3 -c 'a\nb' && .venv/bin/pytest", [["pytest"]]),
+    ],
+)
+def test_invocations_are_found(text: str, calls: list[list[str]]) -> None:
+    assert _invocations(text) == calls
 
 
 def test_what_is_left_to_ci_is_run_by_ci() -> None:
