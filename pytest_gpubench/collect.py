@@ -70,7 +70,7 @@ class RecipeCatalog:
     def points(self, source: Source) -> Sequence[Point]:
         """The points to collect: all, or the smoke points."""
         points = self.get(source).points
-        return smoke(points) if self._smoke_only else points
+        return (smoke(points) or points) if self._smoke_only else points  # all refused: each says why
 
 
 class MasterFile(pytest.File):
@@ -191,7 +191,7 @@ class RejectedPoint(pytest.Collector):
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         """Never yields: says why."""
         raise self.CollectError(
-            f"{self.path}:{self.point.line}: point {self.point.id}: {self.point.rejected}"
+            f"{self.path}:{self.point.line}:{self.point.column}: point {self.point.id}: {self.point.rejected}"
         )
 
 

@@ -11,39 +11,51 @@ from pytest_gpubench.recipe.yaml import KeyPath
 
 __all__ = [
     "check_arguments",
-    "check_fit",
     "check_gloo",
+    "check_idle",
     "check_image",
-    "check_load",
     "check_one_host",
     "check_server_command",
     "check_time_limits",
+    "load_problem",
+    "misfit",
 ]
 
 
-def check_fit(source: Source, allocation: Allocation, parallel: Parallel, where: KeyPath) -> None:
-    """The parallel sizes fit the allocation and divide by its nodes; idle GPUs are worth a warning."""
+def misfit(deployment: Deployment) -> str | None:
+    """Why the parallel sizes cannot run on the allocation, None when they can; roles are checked apart."""
+    parallel, nodes, per_node = deployment.parallel, deployment.num_nodes, deployment.gpus_per_node
+    needed, held = parallel.world_size, nodes * per_node
+    if deployment.prefill is not None:
+        return None
+    if needed > held:
+        return (
+            f"{_sizes(parallel)} needs {needed} GPUs, but {held} are allocated ({nodes} nodes x {per_node})"
+        )
+    if needed % nodes != 0:
+        return f"{_sizes(parallel)} = {needed} GPUs do not divide by {nodes} nodes"
+    if parallel.tp % parallel.dcp != 0:
+        return f"tensor parallel {parallel.tp} does not divide by decode context parallel {parallel.dcp}"
+    return None
+
+
+def check_idle(source: Source, allocation: Allocation, parallel: Parallel, where: KeyPath) -> None:
+    """Idle GPUs are worth a warning."""
     needed, held = parallel.world_size, allocation.gpus
-    sizes = " x ".join(
+    if needed < held and needed % allocation.num_nodes == 0:
+        source.problems.warn(
+            where,
+            f"{_sizes(parallel)} uses {needed} of {held} GPUs allocated ({allocation.num_nodes} nodes x "
+            f"{allocation.gpus_per_node}): {held - needed} are idle, and per-GPU figures divide by {held}",
+        )
+
+
+def _sizes(parallel: Parallel) -> str:
+    return " x ".join(
         f"{name}{getattr(parallel, name)}"
         for name in ("tp", "pp", "dp", "pcp")
         if name == "tp" or getattr(parallel, name) > 1
     )
-    place = f"{allocation.num_nodes} nodes x {allocation.gpus_per_node}"
-    if needed > held:
-        source.problems.add(where, f"{sizes} needs {needed} GPUs, but {held} are allocated ({place})")
-    elif needed % allocation.num_nodes != 0:
-        source.problems.add(where, f"{sizes} = {needed} GPUs do not divide by {allocation.num_nodes} nodes")
-    elif needed < held:
-        source.problems.warn(
-            where,
-            f"{sizes} uses {needed} of {held} GPUs allocated ({place}): {held - needed} are idle, "
-            f"and per-GPU figures divide by {held}",
-        )
-    if parallel.tp % parallel.dcp != 0:
-        source.problems.add(
-            where, f"tensor parallel {parallel.tp} does not divide by decode context parallel {parallel.dcp}"
-        )
 
 
 def check_one_host(source: Source, num_nodes: int, where: KeyPath) -> None:
@@ -143,22 +155,20 @@ def check_time_limits(source: Source) -> None:
         )
 
 
-def check_load(source: Source, load: Load, max_len: int | None, where: KeyPath) -> None:
-    """The load can reach its concurrency, and its requests fit the model length."""
+def load_problem(load: Load, max_len: int | None) -> str | None:
+    """Why the load cannot be what it says: too few prompts for its concurrency, or longer than the model."""
     if load.concurrency is not None and load.num_prompts < load.concurrency:
-        source.problems.add(
-            where,
+        return (
             f"{load.num_prompts} prompts can never be {load.concurrency} in flight "
-            f"(num_prompts {load.num_prompts}, concurrency {load.concurrency})",
+            f"(num_prompts {load.num_prompts}, concurrency {load.concurrency})"
         )
     if max_len is None or load.isl is None or load.osl is None:
-        return
+        return None
     longest = load.isl + load.osl
     spread = ""
     if load.random_range_ratio:
         longest = int((load.isl + load.osl) * (1 + load.random_range_ratio))
         spread = f" with random_range_ratio {load.random_range_ratio:g}: up to {longest}"
     if longest > max_len:
-        source.problems.add(
-            where, f"input {load.isl} + output {load.osl} tokens{spread} exceed --max-model-len {max_len}"
-        )
+        return f"input {load.isl} + output {load.osl} tokens{spread} exceed --max-model-len {max_len}"
+    return None

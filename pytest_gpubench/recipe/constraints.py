@@ -103,11 +103,10 @@ def reject(points: Sequence[Point], constraints: Sequence[Constraint]) -> list[P
     """The points, those that a constraint refuses with the reason and the points that are allowed."""
     if not constraints:
         return list(points)
-    facts = {point.id: facts_of(point) for point in points if point.load is not None}
+    points_left = [point for point in points if point.load is not None and point.rejected is None]
+    facts = {point.id: facts_of(point) for point in points_left}
     refused: dict[str, Constraint] = {}
-    for point in points:
-        if point.load is None:
-            continue
+    for point in points_left:
         for constraint in constraints:
             if _judges(constraint, point) and _refuses(constraint, facts[point.id]):
                 refused[point.id] = constraint

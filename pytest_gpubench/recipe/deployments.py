@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pytest_gpubench.recipe.checks import check_arguments, check_fit, check_gloo, check_one_host
+from pytest_gpubench.recipe.checks import check_arguments, check_gloo, check_idle, check_one_host, misfit
 from pytest_gpubench.recipe.disagg import disaggregated
 from pytest_gpubench.recipe.labels import labels_of
 from pytest_gpubench.recipe.models import DeploymentModel, PointModel
@@ -30,11 +30,15 @@ __all__ = ["Built", "DeploymentBuilder"]
 
 @dataclass(frozen=True)
 class Built:
-    """A deployment with what its points share. ``max_len`` is ``--max-model-len`` in tokens, if set."""
+    """A deployment with what its points share. ``max_len`` is ``--max-model-len`` in tokens, if set.
+
+    ``refused``: why this deployment of a search space cannot run; its other deployments still can.
+    """
 
     deployment: Deployment
     labels: Labels
     max_len: int | None
+    refused: str | None = None
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,12 @@ class DeploymentBuilder:
         self._claim(deployment, where)
         check_arguments(self.source, deployment, self.place if point is None else where)
         check_gloo(self.source, deployment, where)
-        return Built(deployment, labels_of(self.source, deployment, point), self._max_len(deployment, where))
+        refused = misfit(deployment)
+        if refused is not None and point is None:
+            self.source.problems.add(self.place, refused)  # no point of the recipe can run
+            refused = None
+        labels = labels_of(self.source, deployment, point)
+        return Built(deployment, labels, self._max_len(deployment, where), refused)
 
     def _claim(self, deployment: Deployment, where: KeyPath) -> None:
         first, place = self._ids.setdefault(deployment.id, (deployment, where))
@@ -145,7 +154,7 @@ class DeploymentBuilder:
         )
         if not own_nodes:
             check_counts(source, allocation)
-        check_fit(source, allocation, parallel, self.place if point is None else where)
+        check_idle(source, allocation, parallel, self.place if point is None else where)
         check_one_host(source, allocation.num_nodes, where if own_nodes else ("num_nodes",))
         return replace(
             base,

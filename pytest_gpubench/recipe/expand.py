@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pytest_gpubench.recipe.accuracy import accuracy_tasks, task_names
-from pytest_gpubench.recipe.checks import check_load
+from pytest_gpubench.recipe.checks import load_problem, misfit
 from pytest_gpubench.recipe.constraints import check_constraints, reject
 from pytest_gpubench.recipe.deployments import Built, DeploymentBuilder
 from pytest_gpubench.recipe.limits import Layer, check_metrics, check_names, gates_of
@@ -19,6 +19,7 @@ from pytest_gpubench.recipe.loads import (
     with_size,
 )
 from pytest_gpubench.recipe.models import BenchConfig, Entry, PointModel, SloModel
+from pytest_gpubench.recipe.parallel import max_model_len
 from pytest_gpubench.recipe.profiles import PLATFORMS
 from pytest_gpubench.recipe.source import Source
 from pytest_gpubench.recipe.sweep import assertion_gates, sweep_configs
@@ -168,7 +169,9 @@ class _Expansion:
     def _point(self, built: Built, name: str, load: Load, gates: Gates, where: KeyPath) -> Point:
         point_id = f"{built.deployment.id}-{name}"
         self._claim(point_id, where)
-        check_load(self.source, load, built.max_len, where)
+        refused = built.refused or load_problem(load, built.max_len)
+        if refused is not None and where[0] != "search_space":
+            self.source.problems.add(where, refused)
         return Point(
             id=point_id,
             kind="serving",
@@ -177,7 +180,9 @@ class _Expansion:
             gates=gates,
             load=load,
             markers=self._marks(built),
+            rejected=refused,
             line=self.source.file.at(where).line,
+            column=self.source.file.at(where).column,
         )
 
     def _claim(self, point_id: str, where: KeyPath) -> None:
@@ -258,15 +263,25 @@ class _Expansion:
         point_id = f"{point.deployment.id}-{lengths}"
         self._claim(point_id, where)
         prompts = slo.num_prompts or 10 * low
+        load = replace(load, name=lengths, concurrency=low, num_prompts=max(prompts, low))
         return replace(
             point,
             id=point_id,
             kind="slo",
             gates=gates_of((self.base,)),
-            load=replace(load, name=lengths, concurrency=low, num_prompts=max(prompts, low)),
+            load=load,
             slo=Slo(tuple(slo.ceilings.items()), slo.over, low, high, tuple(slo.floors.items())),
+            rejected=misfit(point.deployment) or load_problem(load, self._longest(point.deployment)),
             line=self.source.file.at(where).line,
+            column=self.source.file.at(where).column,
         )
+
+    @staticmethod
+    def _longest(deployment: Deployment) -> int | None:
+        try:
+            return max_model_len(deployment.serve_args)
+        except ValueError:
+            return None  # reported where the deployment was built
 
     def _accuracy(self) -> Iterator[Point]:
         for task, name, where in accuracy_tasks(self.model):
@@ -282,6 +297,7 @@ class _Expansion:
                     task=task,
                     markers=(*self._marks(built), "accuracy"),
                     line=self.source.file.at(where).line,
+                    column=self.source.file.at(where).column,
                 )
 
 

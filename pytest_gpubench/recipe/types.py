@@ -319,8 +319,9 @@ class Point:
     task: AccuracyTask | None = None
     slo: Slo | None = None
     markers: tuple[str, ...] = ()
-    rejected: str | None = None  # a constraint that refuses the point, in words
+    rejected: str | None = None  # why the point is refused (a constraint, or it cannot run), in words
     line: int = 1  # where the point is written in the recipe
+    column: int = 1
 
     @property
     def num_nodes(self) -> int:

@@ -183,7 +183,7 @@ def partly(tmp_path: Path) -> Project:
 def test_a_rejected_point_is_a_collection_error_and_others_still_collect(partly: Project) -> None:
     run = partly.run("--workload=partly", "--gpubench-dry-run", "--continue-on-collection-errors")
     assert run.code == 1, run.out
-    assert f"partly.yaml:7: point {MANY}: four need longer prompts" in run.out
+    assert f"partly.yaml:7:49: point {MANY}: four need longer prompts" in run.out
     assert run.outcomes()[f"test_serving[{FEW}]"] == "skipped"
     assert "Traceback" not in run.out
 

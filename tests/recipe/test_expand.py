@@ -111,17 +111,14 @@ search_space:
       - {tp: 8, pp: 1, conc: 64, num_prompts: 8}
       - {tp: 8, pp: 1, conc: 4, num_prompts: 40}
 """
-    problems = folder.problems(text)
-    assert len(problems) == 2
-    assert (
-        "recipe.yaml:10:9: search_space[0].points[0]: tp8 x pp2 needs 16 GPUs, but 8 are allocated"
-        in problems[0]
-    )
-    assert "recipe.yaml:12:9" in problems[1]
-    assert "8 prompts can never be 64 in flight" in problems[1]
-    good = "\n".join(line for number, line in enumerate(text.splitlines()) if number not in (9, 11))
-    recipe = folder.load(good)
-    assert [point.id for point in recipe.points] == ["tp4-32x16-conc4", "tp8-32x16-conc4"]
+    recipe = folder.load(text)
+    assert {point.id: point.rejected for point in recipe.points} == {
+        "tp8-pp2-32x16-conc4": "tp8 x pp2 needs 16 GPUs, but 8 are allocated (2 nodes x 4)",
+        "tp4-32x16-conc4": None,
+        "tp8-32x16-conc64": "8 prompts can never be 64 in flight (num_prompts 8, concurrency 64)",
+        "tp8-32x16-conc4": None,
+    }
+    assert (recipe.points[0].line, recipe.points[0].column) == (10, 9)
     (warning,) = recipe.warnings
     assert "tp4 uses 4 of 8 GPUs allocated (2 nodes x 4): 4 are idle" in warning
 
@@ -129,9 +126,8 @@ search_space:
 def test_sizes_divide_by_the_nodes(folder: Folder) -> None:
     text = f"gpu: GB300_SLURM\nnum_nodes: 2\nvllm: {{model: a/b, serve_args: -tp 3}}{BENCH}"
     assert "tp3 = 3 GPUs do not divide by 2 nodes" in folder.problem(text)
-    assert "tensor parallel 8 does not divide by decode context parallel 3" in folder.problem(
-        space("{dcp: 3, conc: 1}")
-    )
+    (point,) = folder.load(space("{dcp: 3, conc: 1}")).points
+    assert point.rejected == "tensor parallel 8 does not divide by decode context parallel 3"
 
 
 def test_ids_can_be_selected_and_are_safe_paths(folder: Folder) -> None:
@@ -212,11 +208,25 @@ def test_prompts(folder: Folder) -> None:
 def test_lengths_must_fit_the_model(folder: Folder) -> None:
     limit = "-tp 8 --max-model-len 2048"
     assert folder.ids(space("{conc: 1}", 1024, 1024, serve_args=limit))
-    problem = folder.problem(space("{conc: 1}", 2000, 49, serve_args=limit))
-    assert "input 2000 + output 49 tokens exceed --max-model-len 2048" in problem
+    (point,) = folder.load(space("{conc: 1}", 2000, 49, serve_args=limit)).points
+    assert point.rejected == "input 2000 + output 49 tokens exceed --max-model-len 2048"
     assert folder.ids(space("{conc: 1}", 2000, 49, serve_args="-tp 8 --max-model-len auto"))
-    problem = folder.problem(space("{conc: 1, random_range_ratio: 0.5}", serve_args=limit))
-    assert "up to 3072" in problem
+    (point,) = folder.load(space("{conc: 1, random_range_ratio: 0.5}", serve_args=limit)).points
+    assert "up to 3072" in (point.rejected or "")
+    config = (
+        "vllm_bench:\n  configs: [{name: a, input_len: 9, output_len: 9, num_prompts: 1, max_concurrency: 2}]"
+    )
+    assert "1 prompts can never be 2 in flight" in folder.problem(f"{head()}{config}\n")
+    search = "\nslo: {ceilings: {p99_ttft: 2.5}}\n"
+    points = folder.load(
+        space("{conc: 1}, {tp: 4, pp: 4, conc: 2}", 2000, 49, serve_args=limit) + search
+    ).points
+    assert [(point.kind, (point.rejected or "")[:9]) for point in points] == [
+        ("serving", "input 200"),
+        ("slo", "input 200"),
+        ("serving", "tp4 x pp4"),
+        ("slo", "tp4 x pp4"),
+    ]
     assert "expected a number of tokens" in folder.problem(space("{conc: 1}", serve_args="--max-model-len x"))
 
 
