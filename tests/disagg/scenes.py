@@ -124,7 +124,7 @@ def running(project: Project, cluster: MockCluster, *arguments: str) -> Iterator
     reader.start()
     try:
         yield run
-        process.wait(30)
+        process.wait(120)
         reader.join(5)
     finally:
         if process.poll() is None:

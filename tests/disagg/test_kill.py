@@ -21,13 +21,14 @@ def test_the_death_of_any_process_is_an_error_that_names_it(tmp_path: Path, name
     project = make_project(tmp_path / "project", recipe(osl=256, prompts=4000))
     # Half a minute per request: nothing ends by itself.
     with cluster_of(project, token=0.1) as cluster, running(project, cluster) as run:
-        run.until(lambda: benching(project), 30, "load")
+        run.until(lambda: benching(project), 120, "load")
         victim = process_of(cluster, name)
         killed = time.monotonic()
         os.kill(victim, signal.SIGKILL)
-        run.until(lambda: run.when(": error: ") is not None, 10, "error")
+        run.until(lambda: run.when(": error: ") is not None, 60, "error")
         seen = run.when(": error: ")
         assert seen is not None
+        print(f"{name}: seen after {seen - killed:.1f} s")
         assert seen - killed < 5.0
     assert run.process.returncode == 1
     row = row_of(project)
@@ -36,5 +37,5 @@ def test_the_death_of_any_process_is_an_error_that_names_it(tmp_path: Path, name
     assert f"{name} on gb200-0" in message
     assert "SIGKILL" in message
     assert "while benchmarking" in message
-    assert [job.state for job in cluster.jobs()] == ["CANCELLED"] or cluster.jobs()[0].state == "FAILED"
+    assert [job.state for job in cluster.jobs()] in (["CANCELLED"], ["FAILED"])
     assert cluster.processes() == []
