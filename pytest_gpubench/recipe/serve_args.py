@@ -130,11 +130,16 @@ def flag_name(name: str) -> str:
     return _SHORT.get(head, head) + dot + rest
 
 
+_BOOLEANS = {"on": True, "yes": True, "off": False, "no": False}
+
+
 def from_mapping(settings: Mapping[str, object]) -> list[str]:
     """``{tensor_parallel_size: 2, enforce_eager: false, …}`` as arguments.
 
     true is the flag, false its ``--no-`` form (left out where vLLM has none), null is left out, a
-    mapping or a list is one JSON argument. Raises ValueError naming the key that cannot be an argument.
+    mapping or a list is one JSON argument. ``on``, ``off``, ``yes`` and ``no`` are YAML 1.1's booleans: no
+    option of vLLM takes them as text. A field (``compilation_config.use_inductor``) takes its boolean as a
+    value. Raises ValueError naming the key that cannot be an argument.
     """
     arguments: list[str] = []
     for key, value in settings.items():
@@ -143,7 +148,9 @@ def from_mapping(settings: Mapping[str, object]) -> list[str]:
             raise ValueError(f"{key!r} is not the name of an option")
         if value is None:
             continue
-        if isinstance(value, bool):
+        if isinstance(value, str):
+            value = _BOOLEANS.get(value.lower(), value)
+        if isinstance(value, bool) and "." not in name:
             arguments += _switch(name, value)
         elif isinstance(value, Sequence) and not isinstance(value, str) and name in _SEVERAL_WORDS:
             arguments += [f"--{name}", *(_scalar(key, item) for item in value)]
