@@ -201,7 +201,11 @@ class RealSlurm(SlurmClients):
         """Ends a node as a power cut would, daemon and steps at once, and marks it as down."""
         self._slurmds[node].kill()
         self._slurmds.pop(node).wait(timeout=10)
-        kill_all(self.job_processes(node))
+        deadline = Deadline(10.0, f"end of the processes on {node}")
+        while left := self.job_processes(node):  # one may start another while we look
+            kill_all(left)
+            deadline.check(str(left))
+            time.sleep(0.05)
         self.fail_node(node, "crashed")
 
     def resume_node(self, node: str) -> None:

@@ -17,14 +17,15 @@ SECONDS = 240.0
 class Ahead(Generic[Result]):
     """``work`` is in the order in which its results will be asked for."""
 
-    def __init__(self, work: Mapping[str, Callable[[], Result]]) -> None:
+    def __init__(self, work: Mapping[str, Callable[[], Result]], *, at_once: int = AT_ONCE) -> None:
         self._work = dict(work)
-        self._pool = ThreadPoolExecutor(AT_ONCE)
+        self._at_once = at_once
+        self._pool = ThreadPoolExecutor(at_once)
         self._begun: dict[str, Future[Result]] = {}
 
     def result(self, name: str) -> Result:
         """Of one piece of work; begins the following ones, too, unless other processes share them."""
-        count = 1 if "PYTEST_XDIST_WORKER" in os.environ else 1 + 2 * AT_ONCE
+        count = 1 if "PYTEST_XDIST_WORKER" in os.environ else 1 + 2 * self._at_once
         names = list(self._work)
         place = names.index(name)
         for other in names[place : place + count]:
