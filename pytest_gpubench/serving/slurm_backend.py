@@ -249,9 +249,11 @@ class SlurmBackend:
             fresh = self.tools.poller.latest(self.job, max_age=0.0)
             if fresh.state is not JobState.UNKNOWN:
                 info = fresh
-            # Asked after the script gave its reason, a job that still runs was not ended by Slurm.
-            crashed = noted is not None and fresh is not noted and fresh.state is JobState.RUNNING
             ended = self.state.ended
+            # Asked after the script gave its reason, a job that still runs was not ended by Slurm; one that
+            # was signalled is, and the answer is older (another worker's question).
+            crashed = noted is not None and fresh is not noted and fresh.state is JobState.RUNNING
+            crashed = crashed and not ended.startswith("signal ")
             # Slurm is ending the job: only the state that follows says why.
             being_ended = info.state is JobState.COMPLETING and not ended.startswith("rank ")
             limit = COMPLETING_SECONDS if being_ended else SETTLE_SECONDS
