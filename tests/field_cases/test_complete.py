@@ -13,7 +13,7 @@ _TEST = re.compile(r"^def (test_fc_(\d\d)_\w+)\(", re.MULTILINE)
 PAGE = REPOSITORY / "docs" / "field_cases.md"
 
 
-def tests_by_id(folder: Path) -> dict[str, set[str]]:
+def named_by_id(folder: Path) -> dict[str, set[str]]:
     """``FC-02`` -> the tests below ``folder`` that are named by it, as ``<file>::<function>``."""
     found: dict[str, set[str]] = {}
     for path in sorted(folder.rglob("test_*.py")):
@@ -36,7 +36,7 @@ def test_there_are_cases() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_case_has_a_test_here(case: str) -> None:
-    assert tests_by_id(Path(__file__).parent).get(case), f"no test_fc_{case[3:]}_… in tests/field_cases"
+    assert named_by_id(Path(__file__).parent).get(case), f"no test_fc_{case[3:]}_… in tests/field_cases"
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -44,7 +44,7 @@ def test_a_case_has_a_paragraph_that_names_its_tests(case: str) -> None:
     section = paragraphs()[case]
     named = set(re.findall(r"`(tests/[\w/]+\.py::test_\w+)`", section))
     assert named, f"{case}: docs/field_cases.md names no test"
-    assert named <= tests_by_id(REPOSITORY / "tests")[case]
+    assert named <= named_by_id(REPOSITORY / "tests")[case]
     assert len(section.split()) > 40
 
 
@@ -53,4 +53,4 @@ def test_the_page_tells_the_cases_in_order_and_no_other() -> None:
 
 
 def test_no_test_is_named_by_a_case_that_does_not_exist() -> None:
-    assert set(tests_by_id(REPOSITORY / "tests")) <= set(CASES)
+    assert set(named_by_id(REPOSITORY / "tests")) <= set(CASES)
