@@ -26,6 +26,7 @@ __all__ = [
     "ClientHangs",
     "ContainerLocked",
     "ControllerDown",
+    "ControllerHangs",
     "DiskFull",
     "EngineDeadButHealthy",
     "Fault",
@@ -122,6 +123,17 @@ class SqueueTimesOut(Fault):
 @dataclass(frozen=True)
 class ControllerDown(Fault):
     """No command reaches slurmctld, for ``seconds`` or until cleared; what runs on the nodes goes on."""
+
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class ControllerHangs(Fault):
+    """slurmctld takes requests and answers none, for ``seconds`` or until cleared.
+
+    A command gives up after the cluster's ``message_timeout``; what it asked for happens all the same when
+    the controller goes on.
+    """
 
     seconds: float | None = None
 
@@ -420,6 +432,8 @@ class FaultBox:
         calls = getattr(fault, "calls", None)
         if calls is not None and item["used"] >= calls:
             return None
-        # Other faults' seconds count from a phase; only these two last for a time after their injection.
-        lasts = fault.seconds if isinstance(fault, (SqueueTimesOut, ControllerDown)) else None
+        # Other faults' seconds count from a phase; only these last for a time after their injection.
+        lasts = (
+            fault.seconds if isinstance(fault, SqueueTimesOut | ControllerDown | ControllerHangs) else None
+        )
         return None if lasts is not None and time.time() > item["since"] + lasts else fault

@@ -84,11 +84,11 @@ def test_controller_down_leaves_jobs_running(site: Site) -> None:
         ["sbatch", "--wrap=true"],
         ["scancel", str(job)],
         ["sinfo"],
-        ["scontrol", "ping"],
     ):
         done = site.run(*argv)
-        assert done.returncode == 1, argv
+        assert done.returncode == (8 if argv[0] == "scancel" else 1), argv
         assert "Unable to contact slurm controller (connect failure)" in done.stderr, argv
+    assert "is DOWN" in site.run("scontrol", "ping").stdout
     assert site.run("scontrol", "show", "hostnames", "a[1-2]").stdout == "a1\na2\n"
     site.cluster.clear()
     site.cluster.inject(ControllerDown(seconds=0.2))
@@ -118,10 +118,7 @@ def test_requeued_once_under_the_same_id(site: Site) -> None:
     job = site.submit("echo restart $SLURM_RESTART_COUNT\nsleep 1\n")
     found = site.cluster.wait(job)
     assert (found.state, found.restarts) == ("COMPLETED", 1)
-    text = (site.folder / f"slurm-{job}.out").read_text()
-    assert text.startswith("restart\n")
-    assert "CANCELLED AT" in text
-    assert text.endswith("restart 1\n")
+    assert (site.folder / f"slurm-{job}.out").read_text() == "restart 1\n"
 
 
 def test_requeue_by_the_administrator(site: Site) -> None:

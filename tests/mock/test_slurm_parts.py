@@ -82,7 +82,8 @@ def test_node_counts() -> None:
     assert formats.parse_count("2") == (2, 2)
     assert formats.parse_count("2-4") == (2, 4)
     assert formats.parse_count("1k") == (1024, 1024)
-    for text in ("0", "4-2", "x", "2-"):
+    assert formats.parse_count("0") == (1, 1)
+    for text in ("4-2", "x", "2-"):
         with pytest.raises(ValueError):
             formats.parse_count(text)
 
@@ -126,7 +127,7 @@ def test_scontrol_tells(site: Site) -> None:
     assert "   Comment=why\n" in shown
     assert f"StdOut={site.folder}/slurm-{number}.out" in shown
     assert f"StepId={number}.0" in site.run("scontrol", "show", "step", f"{number}.0").stdout
-    assert site.run("scontrol", "show", "step", "99.0").stderr == "Job step 99.0 not found\n"
+    assert site.run("scontrol", "show", "step", "99.0").stdout == "Job step 99.0 not found\n"
     partition = site.run("scontrol", "-o", "show", "partition", "batch").stdout
     assert "PartitionName=batch Default=YES DefaultTime=00:30:00 MaxTime=04:00:00" in partition
     assert site.run("scontrol", "show", "partition", "x").returncode == 1
@@ -159,12 +160,12 @@ def test_scontrol_changes(site: Site) -> None:
         (["nodename=nope", "state=down", "reason=x"], "Invalid node name specified"),
         (["nodename=gb300-01", "state=down"], "You must specify a reason"),
         (["nodename=gb300-01", "state=resume"], "Invalid node state specified"),
-        (["nodename=gb300-01", "state=odd"], "Invalid node state specified"),
+        (["nodename=gb300-01", "state=odd"], "Invalid input: state=odd"),
         (["color=red"], "No valid entity in update command"),
     ):
         done = site.run("scontrol", "update", *words)
         assert (done.returncode, text in done.stderr) == (1, True), words
-    assert site.run("scontrol", "requeue", job).returncode == 0
+    assert site.run("scontrol", "requeue", job).returncode == 1
     assert site.run("scontrol", "hold", "x").returncode == 1
 
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from .. import hostlist, procs
+from . import resources
 from .model import Job, Step
 from .store import ENV, Store
 
@@ -46,6 +47,10 @@ def pattern(job: Job) -> dict[str, str]:
         "j": str(job.id),
         "A": str(job.id),
         "J": str(job.id),
+        "a": "4294967294",  # of no array
+        "s": "batch",
+        "t": "0",
+        "n": "0",
         "x": job.name,
         "u": job.user,
         "N": _first(job),
@@ -59,15 +64,16 @@ def _first(job: Job) -> str:
 def _reach(store: Store, env: dict[str, str], mark: str) -> dict[str, str]:
     """Whatever the job exports, its commands are those of the mock."""
     bin_dir = str(store.folder / "bin")
-    path = env.get("PATH") or "/usr/local/bin:/usr/bin:/bin"
-    env["PATH"] = path if path.split(":")[0] == bin_dir else f"{bin_dir}:{path}"
+    path = env.get("PATH")
+    if path is not None:  # --export=NONE leaves a step without one
+        env["PATH"] = path if path.split(":")[0] == bin_dir else f"{bin_dir}:{path}"
     env[ENV] = str(store.folder)
     env[procs.MARK] = mark
     return env
 
 
 def _job(store: Store, job: Job) -> dict[str, str]:
-    each = job.tasks_per_node or max(1, job.tasks // max(1, len(job.nodes)))
+    nodes, cpus = len(job.nodes), resources.cpus_on_node(store.spec, job)
     env = {
         "SLURM_CLUSTER_NAME": store.spec.name,
         "SLURM_JOB_ID": str(job.id),
@@ -80,19 +86,36 @@ def _job(store: Store, job: Job) -> dict[str, str]:
         "SLURM_NODELIST": hostlist.compress(job.nodes),
         "SLURM_JOB_NUM_NODES": str(len(job.nodes)),
         "SLURM_NNODES": str(len(job.nodes)),
-        "SLURM_SUBMIT_DIR": job.workdir,
+        "SLURM_SUBMIT_DIR": job.submit_dir,
         "SLURM_SUBMIT_HOST": os.uname().nodename,
-        "SLURM_TASKS_PER_NODE": str(each) + (f"(x{len(job.nodes)})" if len(job.nodes) > 1 else ""),
-        "SLURM_CPUS_ON_NODE": str(store.spec.cpus),
+        "SLURM_TASKS_PER_NODE": resources.per_node(resources.tasks_on_node(store.spec, job), nodes),
+        "SLURM_CPUS_ON_NODE": str(cpus),
+        "SLURM_JOB_CPUS_PER_NODE": resources.per_node(cpus, nodes),
+        "SLURM_JOB_GID": str(os.getgid()),
+        "SLURM_NODE_ALIASES": "(null)",
+        "SLURM_PRIO_PROCESS": "0",
+        "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
+        "SLURM_WORKING_CLUSTER": f"{store.spec.name}:127.0.0.1:6817:9728:109",
     }
+    if job.counted:
+        env.update(SLURM_NTASKS=str(job.tasks), SLURM_NPROCS=str(job.tasks))
+    if job.tasks_per_node:
+        env["SLURM_NTASKS_PER_NODE"] = str(job.tasks_per_node)
+    if job.cpus_per_task:
+        env["SLURM_CPUS_PER_TASK"] = str(job.cpus_per_task)
+    if job.memory_mb:
+        env["SLURM_MEM_PER_NODE"] = str(job.memory_mb)
     if job.account:
         env["SLURM_JOB_ACCOUNT"] = job.account
     if job.restarts:
         env["SLURM_RESTART_COUNT"] = str(job.restarts)
-    gpus = sum(count for key, count in job.gres.items() if key.split(":")[0] == "gpu")
-    if gpus:
-        env["SLURM_GPUS_ON_NODE"] = str(gpus)
     return env
+
+
+def _gpus(name: str, numbers: Sequence[int]) -> dict[str, str]:
+    """CUDA's variable, Slurm's own of that ``name``, and the count."""
+    text = ",".join(map(str, numbers))
+    return {"CUDA_VISIBLE_DEVICES": text, name: text, "SLURM_GPUS_ON_NODE": str(len(numbers))}
 
 
 def batch(store: Store, job: Job, caller: Mapping[str, str]) -> dict[str, str]:
@@ -107,7 +130,14 @@ def batch(store: Store, job: Job, caller: Mapping[str, str]) -> dict[str, str]:
         SLURM_PROCID="0",
         SLURM_LOCALID="0",
         SLURM_GTIDS="0",
+        SLURM_TOPOLOGY_ADDR=_first(job),
     )
+    if gpus := job.gpus.get(_first(job)):
+        env.update(_gpus("SLURM_JOB_GPUS", gpus))
+    if job.export is not None and job.export.upper() != "ALL":
+        env["SLURM_EXPORT_ENV"] = job.export  # every srun of the script takes it for its own
+    if (job.export or "").upper().startswith(("NONE", "NIL")):
+        env["SLURM_GET_USER_ENV"] = "1"
     return _reach(store, env, f"{store.folder}:{job.id}:batch.")
 
 
@@ -119,7 +149,10 @@ _ALWAYS = {
     "SLURM_JOB_UID",
     "SLURM_NODELIST",
     "SLURM_CPUS_ON_NODE",
-    "SLURM_GPUS_ON_NODE",
+    "SLURM_JOB_GID",
+    "SLURM_PRIO_PROCESS",
+    "SLURM_TOPOLOGY_ADDR_PATTERN",
+    "SLURM_WORKING_CLUSTER",
 }
 """What a step tells its tasks of the job, whatever srun's own environment says."""
 
@@ -131,10 +164,9 @@ def task(
     caller: Mapping[str, str],
     placed: Sequence[str],
     rank: int,
-    counted: bool,
+    options: Mapping[str, str],
 ) -> dict[str, str]:
-    """The environment of one task; ``placed`` has the node of each rank, ``counted`` says that -n was
-    given."""
+    """The environment of one task; ``placed`` has the node of each rank, ``options`` are srun's."""
     node = placed[rank]
     here = [number for number, name in enumerate(placed) if name == node]
     each = [placed.count(name) for name in step.nodes]
@@ -163,8 +195,18 @@ def task(
         SLURM_NODEID=str(step.nodes.index(node)),
         SLURMD_NODENAME=node,
         SLURM_LAUNCH_NODE_IPADDR="127.0.0.1",
+        SLURM_DISTRIBUTION="cyclic",
+        SLURM_UMASK="0022",
         SLURM_TOPOLOGY_ADDR=node,
     )
-    if counted:
-        env.update(SLURM_NTASKS=str(len(placed)), SLURM_NPROCS=str(len(placed)))
+    env.update(SLURM_NTASKS=str(len(placed)), SLURM_NPROCS=str(len(placed)))
+    for key in ("ntasks-per-node", "cpus-per-task"):
+        if key in options:
+            env[f"SLURM_{key.upper().replace('-', '_')}"] = options[key]
+    mine = job.gpus.get(node, [])
+    gpus = resources.share_of_task(mine, options, here.index(rank), len(step.nodes)) if mine else None
+    if gpus:
+        env.update(_gpus("SLURM_STEP_GPUS", gpus))
+    elif mine:
+        env.pop("CUDA_VISIBLE_DEVICES", None)
     return _reach(store, env, f"{store.folder}:{job.id}:{step.id}.")

@@ -13,6 +13,7 @@ __all__ = [
     "parse_begin",
     "parse_count",
     "parse_gres",
+    "parse_megabytes",
     "parse_minutes",
 ]
 
@@ -90,15 +91,24 @@ Count = tuple[int, int]
 
 
 def parse_count(text: str) -> Count:
-    """``2`` or ``2-4``; ValueError otherwise."""
+    """``2`` or ``2-4``; ValueError with Slurm's words otherwise."""
     match = re.fullmatch(r"(\d+)(k?)(?:-(\d+)(k?))?", text)
     if match is None:
-        raise ValueError(text)
+        raise ValueError(f'"{text}" is not a valid node count')
     low = int(match[1]) * (1024 if match[2] else 1)
     high = int(match[3]) * (1024 if match[4] else 1) if match[3] else low
-    if low > high or high == 0:
+    if low > high:
+        raise ValueError(f"Maximum node count {high} is less than minimum node count {low}")
+    return max(1, low), max(1, high)
+
+
+def parse_megabytes(text: str) -> int:
+    """``100``, ``10G``: MB unless it ends in K, M, G or T; ValueError otherwise."""
+    match = re.fullmatch(r"(\d+)([KMGT]?)B?", text.upper())
+    if match is None:
         raise ValueError(text)
-    return low, high
+    kilobytes = int(match[1]) * {"K": 1, "": 1024, "M": 1024, "G": 1024**2, "T": 1024**3}[match[2]]
+    return -(-kilobytes // 1024)
 
 
 def parse_gres(text: str) -> dict[str, int]:

@@ -89,7 +89,7 @@ class Frontend:
             for rank in sorted(self.running):
                 self._say(f"srun: error: {self.placed[rank]}: task {rank}: Killed")
             return 137
-        if self.worst > 128 and not self.told:
+        if self.worst == 128 + signal.SIGTERM and not self.told:
             self._say(f"srun: Force Terminated StepId={self.step.job}.{self.step.id}")
         return self.worst
 

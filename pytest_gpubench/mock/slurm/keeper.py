@@ -4,18 +4,16 @@ to end."""
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Collection
-from pathlib import Path
 
 from .. import faults as fault_kinds
 from .. import phases, procs
 from ..faults import FaultBox
-from . import environment, formats, schedule
+from . import formats, schedule, script
 from .model import Job
 from .store import Store
 
@@ -83,6 +81,9 @@ class Keeper:
     def _wait_for_nodes(self) -> bool:
         """True when the job runs, False when it was cancelled before."""
         while True:
+            if self._controller_is_away():
+                time.sleep(self.store.spec.poll)
+                continue
             with self.store.lock():
                 known = self.store.job(self.id)
                 if known is None or known.ended:
@@ -100,6 +101,13 @@ class Keeper:
                     return True
             time.sleep(self.store.spec.poll)
 
+    def _controller_is_away(self) -> bool:
+        """True while slurmctld starts no job and carries out no order."""
+        return any(
+            self.faults.find(kind) is not None
+            for kind in (fault_kinds.ControllerHangs, fault_kinds.ControllerDown)
+        )
+
     # -- running ---------------------------------------------------------------------------------------------
 
     def _run_once(self) -> bool:
@@ -109,13 +117,15 @@ class Keeper:
         process: subprocess.Popen[bytes] | None = None
         if job.batch:
             try:
-                process = self._start_script(job)
+                process = script.start(self.store, job, self.spool)
+            except script.BadInterpreter as err:
+                return self._finish(job, "FAILED", "NonZeroExitCode", code=err.status)
             except OSError:
                 return self._finish(job, "FAILED", "JobLaunchFailure", signal_number=53)
         while process is None or process.poll() is None:
             job = self._job()
             self._strike(job)
-            if job.order:
+            if job.order and self.faults.find(fault_kinds.ControllerHangs) is None:
                 return self._interrupted(job, process)
             time.sleep(self.store.spec.poll)
         status = process.wait()
@@ -124,36 +134,6 @@ class Keeper:
         if status < 0:
             return self._finish(job, "FAILED", "JobLaunchFailure", signal_number=-status)
         return self._finish(job, "FAILED", "NonZeroExitCode", code=status)
-
-    def _start_script(self, job: Job) -> subprocess.Popen[bytes]:
-        env = environment.batch(self.store, job, json.loads((self.spool / "env.json").read_text()))
-        values = environment.pattern(job)
-        # Appended to in any case: the keeper's own words go into the same file.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        if not (job.append or job.restarts):
-            flags |= os.O_TRUNC
-        out = os.open(Path(job.workdir, formats.fill_pattern(job.stdout, values)), flags, 0o644)
-        try:
-            err = out
-            if job.stderr != job.stdout:
-                err = os.open(Path(job.workdir, formats.fill_pattern(job.stderr, values)), flags, 0o644)
-            # A running bash reads its script as it goes: the copy stays as it is until the job has ended.
-            process = subprocess.Popen(
-                [str(self.spool / "slurm_script"), *job.argv],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                env=env,
-                cwd=job.workdir,
-                start_new_session=True,
-                preexec_fn=_default_signals,
-            )
-            (self.spool / "batch.pid").write_text(str(process.pid))
-            return process
-        finally:
-            os.close(out)
-            if err != out:
-                os.close(err)
 
     # -- being interrupted -----------------------------------------------------------------------------------
 
@@ -199,8 +179,7 @@ class Keeper:
         if job.signal_batch:  # the script's shell alone
             procs.send([int((self.spool / "batch.pid").read_text())], job.signal)
         else:
-            script = set(procs.marked(self.mark + "batch."))
-            procs.send([pid for pid in self._processes() if pid not in script], job.signal)
+            procs.send(self._leaders(None), job.signal)
 
     def _interrupted(self, job: Job, process: subprocess.Popen[bytes] | None) -> bool:
         order, text = job.order, job.order_text
@@ -209,15 +188,16 @@ class Keeper:
         why = {
             "time_limit": " DUE TO TIME LIMIT",
             "preempt": " DUE TO PREEMPTION",
+            "requeue": " DUE TO JOB REQUEUE",
             "node_fail": " DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS",
         }.get(order, "")
         if order == "oom":
-            self._say(
+            script.say(
                 job, f"error: Detected 1 oom_kill event in StepId={job.id}.batch. Some of the step tasks"
             )
         else:
             stamp = formats.clock(time.time())
-            self._say(job, f"error: *** JOB {job.id} ON {job.nodes[0]} CANCELLED AT {stamp}{why} ***")
+            script.say(job, f"error: *** JOB {job.id} ON {job.nodes[0]} CANCELLED AT {stamp}{why} ***")
         with self.store.lock():
             job = self._job()
             job.order, job.order_text = order, text
@@ -237,25 +217,21 @@ class Keeper:
             "node_fail": ("NODE_FAIL", "NodeDown"),
             "oom": ("OUT_OF_MEMORY", "OutOfMemory"),
         }[order]
-        return self._finish(job, final, reason, signal_number=0 if order == "time_limit" else signal_number)
-
-    def _say(self, job: Job, text: str) -> None:
-        if not job.batch or not job.nodes:
-            return
-        path = Path(job.workdir, formats.fill_pattern(job.stderr, environment.pattern(job)))
-        try:
-            with open(path, "a") as stream:
-                stream.write(f"slurmstepd-{job.nodes[0]}: {text}\n")
-        except OSError:
-            pass
+        code = 0
+        if order == "cancel" and process is not None and process.returncode is not None:
+            # A script that traps the signal has the last word.
+            code, signal_number = max(0, process.returncode), max(0, -process.returncode)
+        if order == "time_limit":
+            signal_number = 0
+        return self._finish(job, final, reason, code=code, signal_number=signal_number)
 
     def _stop(self, process: subprocess.Popen[bytes] | None, grace: float) -> None:
-        """CONT and TERM to every process of the job, KILL after ``grace`` seconds; returns when all are
-        gone."""
+        """CONT and TERM to the script and the tasks, KILL to all their processes after ``grace`` seconds;
+        returns when all are gone."""
         deadline = time.monotonic() + grace
         procs.send([step.keeper for step in self.store.steps(self.id)], signal.SIGUSR2)
         if grace > 0:
-            found = self._processes()
+            found = self._leaders(process)
             procs.send(found, signal.SIGCONT)
             procs.send(found, signal.SIGTERM)
         while time.monotonic() < deadline:
@@ -263,6 +239,7 @@ class Keeper:
                 process.poll()
             if not self._processes():
                 break
+            self._tell_held_nodes(batch=process is not None and process.returncode is None)
             time.sleep(self.store.spec.poll)
         end = time.monotonic() + 5.0
         while found := self._processes():
@@ -281,6 +258,23 @@ class Keeper:
         for step in steps:
             procs.send([step.keeper], signal.SIGKILL)
             self.store.drop_step(step.job, step.id)
+
+    def _leaders(self, process: subprocess.Popen[bytes] | None) -> list[int]:
+        """The script and the tasks; as with proctrack/cgroup only KILL reaches their children."""
+        tasks = [pid for step in self.store.steps(self.id) for pid, _, _, _ in step.tasks]
+        return tasks if process is None or process.poll() is not None else [process.pid, *tasks]
+
+    def _tell_held_nodes(self, *, batch: bool) -> None:
+        """A job that completes is shown with the nodes on which something of it still runs."""
+        held = {node for step in self.store.steps(self.id) for node in step.nodes}
+        with self.store.lock():
+            job = self._job()
+            if batch and job.batch:
+                held.add(job.nodes[0])
+            left = [node for node in job.nodes if node in held]
+            if job.state == "COMPLETING" and left and left != job.completing_nodes:
+                job.completing_nodes = left
+                self.store.put(job)
 
     def _processes(self) -> list[int]:
         keepers = set(self.store.registry.living())
@@ -314,13 +308,9 @@ class Keeper:
             job.state, job.reason, job.order, job.order_text = "PENDING", "BeginTime", "", ""
             job.begin = time.time() + self.store.spec.requeue_delay
             job.nodes, job.completing_nodes, job.start, job.end = [], [], 0.0, 0.0
+            job.gpus = {}
             job.restarts += 1
             job.next_step = 0
             self.store.put(job)
         phases.clear(self.store.folder, self.id)
         return True
-
-
-def _default_signals() -> None:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_DFL)

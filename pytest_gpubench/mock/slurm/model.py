@@ -81,6 +81,8 @@ class ClusterSpec:
     """Seconds that a job shows COMPLETING after its last process ended."""
     requeue_delay: float = 2.0
     """Seconds that a requeued job waits for (BeginTime); Slurm's own is 120."""
+    message_timeout: float = 10.0
+    """Seconds after which a command gives up a controller that does not answer."""
     minute: float = 60.0
     """Seconds that a minute of a time limit lasts here; smaller values make limits testable."""
     test_exec: bool = False
@@ -128,7 +130,13 @@ class Job:
     tasks_per_node: int = 0
     wanted: list[str] = field(default_factory=list)
     excluded: list[str] = field(default_factory=list)
+    counted: bool = False
+    """The number of tasks was asked for."""
+    cpus_per_task: int = 0
+    memory_mb: int = 0
     gres: dict[str, int] = field(default_factory=dict)
+    gpus: dict[str, list[int]] = field(default_factory=dict)
+    """The numbers of the GPUs that it has, by node."""
     exclusive: bool = False
     minutes: int = 30
     nodes: list[str] = field(default_factory=list)
@@ -142,6 +150,8 @@ class Job:
     command: str = ""
     argv: list[str] = field(default_factory=list)
     workdir: str = "/"
+    submit_dir: str = "/"
+    export: str | None = None
     stdout: str = ""
     stderr: str = ""
     stdin: str = "/dev/null"

@@ -18,7 +18,7 @@ from ..faults import ContainerLocked, FaultBox, ImportFails, ImportSlow
 from .model import Job, Step
 from .store import Store
 
-__all__ = ["Container", "PyxisError", "read"]
+__all__ = ["Container", "PyxisError", "apply", "check", "read", "start"]
 
 
 class PyxisError(Exception):
@@ -44,33 +44,68 @@ class Container:
     env: frozenset[str] = field(default_factory=frozenset)
 
 
+_INIT_FAILED = "spank: required plugin spank_pyxis.so: task_init() failed with rc=-1"
+_OPPOSITES = ("container-mount-home", "container-remap-root", "container-entrypoint")
+_PROPAGATION = ("bind", "private", "slave", "shared")
+_FLAGS = {*_PROPAGATION, *(f"r{name}" for name in _PROPAGATION), "ro", "rw", "nosuid", "nodev", "noexec"}
+_FLAGS |= {"x-move", "x-create=dir", "x-create=file", "x-create=auto"}
+
+
+def check(values: Mapping[str, str]) -> tuple[str, str] | None:
+    """What is wrong with Pyxis's options: the option and the words; an option "" for their combination."""
+    given = {key: value for key, value in values.items() if "container-" in key}
+    for key, value in given.items():
+        wrong = _wrong_value(key, value)
+        if wrong:
+            return key, f"--{key}: {wrong}"
+    for key in _OPPOSITES:
+        if key in given and f"no-{key}" in given:
+            return "", f"--{key}: its opposite was given too"
+    if "container-writable" in given and "container-readonly" in given:
+        return "", "--container-writable: its opposite was given too"
+    if given and not {"container-image", "container-name"}.intersection(given):
+        return "", f"--{next(iter(given))}: does nothing without --container-image or --container-name"
+    return None
+
+
+def _wrong_value(key: str, value: str) -> str:
+    if key in ("container-image", "container-mounts", "container-workdir", "container-name", "container-env"):
+        if not value:
+            return "an argument is wanted"
+        if key == "container-image" and re.search(r"\s", value):
+            return "an image name has no blanks"
+        if key == "container-workdir" and not value.startswith("/"):
+            return "an absolute path is wanted"
+        if key == "container-env" and not re.fullmatch(r"[A-Za-z_]\w*(,[A-Za-z_]\w*)*", value, re.ASCII):
+            return "a list of variable names is wanted"
+        if key == "container-mounts":
+            return next(filter(None, map(_wrong_mount, value.split(","))), "")
+    return ""
+
+
+def _wrong_mount(entry: str) -> str:
+    parts = entry.split(":")
+    if len(parts) not in (2, 3) or not all(parts):
+        return f"a mount is SRC:DST[:FLAGS], got '{entry}'"
+    if not (parts[0].startswith("/") and parts[1].startswith("/")):
+        return f"both sides of a mount are absolute paths, got '{entry}'"
+    for flag in parts[2].split("+") if len(parts) == 3 else ():
+        if flag not in _FLAGS:
+            return f"unknown mount flag '{flag}' for '{parts[0]}:{parts[1]}'"
+    return ""
+
+
 def read(values: Mapping[str, str]) -> Container | None:
-    """The container that options ask for; PyxisError for a malformed one, None for none."""
+    """The container that well-formed options ask for, None for none."""
     image, name = values.get("container-image", ""), values.get("container-name", "")
     if not image and not name:
         return None
     mounts = []
     for entry in filter(None, values.get("container-mounts", "").split(",")):
-        source, colon, rest = entry.partition(":")
-        target = rest.split(":")[0] if colon else source
-        if not source.startswith("/") or not target.startswith("/"):
-            raise PyxisError(f"pyxis: --container-mounts: not an absolute path in: {entry}")
+        source, target, *_ = entry.split(":")
         mounts.append(Mount(source.rstrip("/") or "/", target.rstrip("/") or "/"))
-    workdir = values.get("container-workdir", "")
-    if workdir and not workdir.startswith("/"):
-        raise PyxisError(f"pyxis: --container-workdir: not an absolute path: {workdir}")
     names = frozenset(filter(None, values.get("container-env", "").split(",")))
-    return Container(image, name, workdir, tuple(mounts), names)
-
-
-def _failed(*lines: str) -> PyxisError:
-    text = ["pyxis: container start failed with error code: 1", "pyxis: printing enroot log file:"]
-    text += [f"pyxis:     {line}" for line in lines]
-    text += [
-        "pyxis: couldn't start container",
-        "spank: required plugin spank_pyxis.so: task_init() failed with rc=-1",
-    ]
-    return PyxisError("\n".join(text))
+    return Container(image, name, values.get("container-workdir", ""), tuple(mounts), names)
 
 
 def start(store: Store, job: Job, step: Step, container: Container) -> None:
@@ -91,7 +126,11 @@ def start(store: Store, job: Job, step: Step, container: Container) -> None:
         for node in step.nodes:
             path = store.folder / "containers" / f"{node}.{re.sub(r'[^A-Za-z0-9._-]', '_', container.name)}"
             if path.exists() and time.time() - path.stat().st_mtime < lock.seconds:
-                raise _failed("[ERROR] Could not acquire rootfs lock")
+                raise PyxisError(
+                    "pyxis: container start failed with error code: 1\npyxis: printing enroot log file:\n"
+                    "pyxis:     [ERROR] Could not acquire rootfs lock\npyxis: couldn't start container\n"
+                    f"{_INIT_FAILED}"
+                )
             path.touch()
 
 
@@ -118,8 +157,8 @@ def apply(
     if container.workdir:
         workdir = _host_path(container, container.workdir)
         if not os.path.isdir(workdir):
-            missing = f"{container.workdir}: No such file or directory"
-            raise _failed(f"enroot-nsenter: failed to change directory: {missing}")
+            missing = f"couldn't chdir to {container.workdir}: No such file or directory"
+            raise PyxisError(f"pyxis: --container-workdir: {missing}\n{_INIT_FAILED}")
     else:
         # The image's own directory: what a task leaves there is gone with the container.
         scratch = Path(store.folder / "containers" / f"{job.id}.{step.id}.{node}")

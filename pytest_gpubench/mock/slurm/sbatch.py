@@ -11,11 +11,12 @@ from pathlib import Path
 
 from .. import hostlist
 from ..faults import FaultBox, SbatchAnswers, SbatchHangsButQueues, SbatchRefuses
-from . import directives, environment, formats, schedule, tables
-from .command import Command, uid, user
+from . import directives, environment, formats, pyxis, schedule, tables
+from .command import TIMED_OUT, Command, uid, user
 from .getopt import Arg, Parsed
 from .keeper import Keeper, detach
 from .model import Job
+from .resources import gpu_numbers
 from .store import Store, write_json
 
 __all__ = ["enter", "keep", "main", "options_of", "request"]
@@ -91,9 +92,12 @@ def _script(command: Command, given: Parsed) -> tuple[str, list[str]]:
 def request(command: Command, parsed: Parsed, *, batch: bool) -> Job:
     """The job that a command line asks for; ends the command where the real one refuses."""
     store = command.store
+    check_container(command, parsed)
     default = next((name for name, part in store.spec.partitions.items() if part.default), "")
     job = Job(0, "", user(), uid(), parsed.get("partition") or default, batch=batch)
-    job.workdir = os.path.abspath(parsed.get("chdir") or os.getcwd())
+    job.submit_dir = os.getcwd()
+    job.workdir = os.path.abspath(parsed.get("chdir") or job.submit_dir)
+    job.export = parsed.get("export")
     _numbers(command, parsed, job)
     job.name = parsed.get("job-name") or (
         "wrap"
@@ -109,15 +113,21 @@ def request(command: Command, parsed: Parsed, *, batch: bool) -> Job:
     job.requeue = "no-requeue" not in parsed
     job.account, job.qos = parsed.get("account") or "", parsed.get("qos") or ""
     job.comment = parsed.get("comment") or ""
-    job.stdout = parsed.get("output") or "slurm-%j.out"
-    job.stderr = parsed.get("error") or job.stdout
-    job.append = parsed.get("open-mode") == "append"
+    job.stdout = _file(parsed, "output", "slurm-%j.out")
+    job.stderr = _file(parsed, "error", job.stdout)
+    job.stdin = _file(parsed, "input", os.devnull)
+    mode = parsed.get("open-mode") or "truncate"
+    if mode[0] not in "at":
+        command.fail("Invalid --open-mode specification", _USAGE)
+    job.append = mode[0] == "a"
     job.container = {key: value for key, value in parsed.values.items() if key in tables.PYXIS}
     if job.partition not in store.spec.partitions:
         sys.stderr.write(f"{command.name}: error: invalid partition specified: {job.partition}\n")
         command.fail(_failed(command, "Invalid partition name specified"))
     if job.minutes == 0:
         job.minutes = store.spec.partitions[job.partition].default_minutes
+    if "licenses" in parsed:
+        command.fail(_failed(command, "Invalid license specification"))
     if "constraint" in parsed:
         command.fail(_failed(command, "Invalid feature specification"))
     if "reservation" in parsed:
@@ -126,6 +136,25 @@ def request(command: Command, parsed: Parsed, *, batch: bool) -> Job:
     if any(name not in known for name in [*job.wanted, *job.excluded]):
         command.fail(_failed(command, "Invalid node name specified"))
     return job
+
+
+def check_container(command: Command, parsed: Parsed) -> None:
+    """End the command as Slurm does when a plugin refuses its options."""
+    wrong = pyxis.check(parsed.values)
+    if wrong is None:
+        return
+    key, text = wrong
+    sys.stderr.write(f"{command.name}: error: pyxis: {text}\n")
+    if key:
+        command.fail(f"Invalid --{key} argument: {parsed.values[key]}", _USAGE)
+    init = "spank: required plugin spank_pyxis.so: init_post_opt() failed with rc=-1"
+    dot = "." if command.name == "srun" else ""
+    command.fail(f"{init}\n{command.name}: error: Plugin stack post-option processing failed{dot}")
+
+
+def _file(parsed: Parsed, key: str, default: str) -> str:
+    name = parsed.get(key) or default
+    return os.devnull if name == "none" else name
 
 
 def _failed(command: Command, text: str) -> str:
@@ -142,14 +171,16 @@ def _numbers(command: Command, parsed: Parsed, job: Job) -> None:
     nodes = parsed.get("nodes")
     try:
         job.nodes_min, job.nodes_max = formats.parse_count(nodes) if nodes is not None else (1, 1)
-    except ValueError:
-        command.fail(f'"{nodes}" is not a valid node count', _USAGE)
+    except ValueError as err:
+        command.fail(str(err), _USAGE)
     for key in ("ntasks", "ntasks-per-node", "cpus-per-task"):
         value = parsed.get(key)
         if value is not None and not (value.isdigit() and int(value)):
-            command.fail(f'Invalid numeric value "{value}" for --{key}.', _USAGE)
+            command.fail(f'Invalid numeric value "{value}" for --{key}.')
     job.tasks_per_node = int(parsed.get("ntasks-per-node") or 0)
+    job.cpus_per_task = int(parsed.get("cpus-per-task") or 0)
     job.tasks = int(parsed.get("ntasks") or 0)
+    job.counted = bool(job.tasks)
     if nodes is None and job.tasks and job.tasks_per_node:
         job.nodes_min = job.nodes_max = -(-job.tasks // job.tasks_per_node)
     elif nodes is None and job.tasks > command.store.spec.cpus:
@@ -157,7 +188,7 @@ def _numbers(command: Command, parsed: Parsed, job: Job) -> None:
     job.tasks = job.tasks or job.nodes_min * max(1, job.tasks_per_node)
     try:
         if (limit := parsed.get("time")) is not None:
-            job.minutes = formats.parse_minutes(limit)
+            job.minutes = formats.parse_minutes(limit) or formats.UNLIMITED
         else:
             job.minutes = 0
     except ValueError:
@@ -166,11 +197,13 @@ def _numbers(command: Command, parsed: Parsed, job: Job) -> None:
         begin = parsed.get("begin")
         job.begin = formats.parse_begin(begin, time.time()) if begin else 0.0
     except ValueError:
+        sys.stderr.write(f"Invalid time specification (pos=0): {begin}\n")
         complain("begin")
     if parsed.get("exclusive") not in (None, "", "user", "mcs"):
         complain("exclusive")
-    memory = parsed.get("mem")
-    if memory is not None and not memory.rstrip("KMGTkmgt").isdigit():
+    try:
+        job.memory_mb = formats.parse_megabytes(parsed.get("mem") or "0")
+    except ValueError:
         complain("mem")
     _signal(command, parsed, job)
     _places(command, parsed, job)
@@ -196,6 +229,8 @@ def _places(command: Command, parsed: Parsed, job: Job) -> None:
         job.excluded = hostlist.expand(parsed.get("exclude") or "")
     except ValueError:
         command.fail(_failed(command, "Invalid node name specified"))
+    if job.wanted and "nodes" in parsed and len(job.wanted) > job.nodes_max:
+        command.fail(f"invalid number of nodes (-N {len(job.wanted)}-{job.nodes_max})")
     if job.wanted:
         job.nodes_min = max(job.nodes_min, len(job.wanted))
         job.nodes_max = max(job.nodes_max, job.nodes_min)
@@ -206,6 +241,13 @@ def _places(command: Command, parsed: Parsed, job: Job) -> None:
             if value is None:
                 continue
             (kind, count), *_ = formats.parse_gres(f"gpu:{value}").items()
+            if key == "gpus" and "nodes" not in parsed:
+                most = max(1, len(gpu_numbers(command.store.spec, kind)))
+                divide = max(job.nodes_min, -(-count // most))
+                if divide > len(command.store.node_names()):
+                    divide = 1  # more than there are: no node will do
+                job.nodes_min = job.nodes_max = divide
+                job.tasks = max(job.tasks, divide)
             each = -(-count // divide) if divide else count * max(1, job.tasks_per_node)
             job.gres[kind] = max(job.gres.get(kind, 0), each)
     except ValueError:
@@ -216,7 +258,9 @@ def _places(command: Command, parsed: Parsed, job: Job) -> None:
 
 def _submit(command: Command, job: Job, script: str, parsed: Parsed) -> int:
     store, faults = command.store, FaultBox(command.store.folder)
-    command.reach_controller(f"sbatch: error: {_failed(command, '')}")
+    trouble = command.unreached()
+    if trouble is not None:
+        command.fail(_failed(command, trouble))
     refusal = faults.find(SbatchRefuses, job.name)
     if refusal is not None:
         command.fail(refusal.text, prefix="")
@@ -224,13 +268,18 @@ def _submit(command: Command, job: Job, script: str, parsed: Parsed) -> int:
     if job.state == "FAILED":
         command.fail(_failed(command, "Requested node configuration is not available"))
     keep(store, job)
+    trouble = command.unanswered()
+    if trouble is not None:
+        command.fail(_failed(command, trouble))
     hang = faults.find(SbatchHangsButQueues, job.name)
     if hang is not None:
         time.sleep(hang.seconds)
-        command.fail(_failed(command, "Socket timed out on send/recv operation"))
+        command.fail(_failed(command, TIMED_OUT))
     answer = faults.find(SbatchAnswers, job.name)
     if answer is not None:
         sys.stdout.write(answer.text.format(id=job.id))
+    elif "quiet" in parsed:
+        pass
     elif "parsable" in parsed:
         print(f"{job.id};{parsed.get('clusters')}" if "clusters" in parsed else job.id)
     else:

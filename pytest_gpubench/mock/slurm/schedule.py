@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from .. import hostlist
 from ..faults import FaultBox, SlowQueue
 from .model import Job
+from .resources import cpus_on_node, take_gpus
 from .store import Store
 
 __all__ = ["gres_kinds", "misfit", "try_start"]
@@ -31,10 +32,10 @@ def _offered(store: Store, wanted: str) -> int:
 def misfit(store: Store, job: Job) -> bool:
     """True when no node could ever serve the job's request (Requested node configuration is not
     available)."""
-    tasks_each = job.tasks_per_node or -(-job.tasks // max(1, job.nodes_max))
-    return tasks_each > store.spec.cpus or any(
-        count > _offered(store, key) for key, count in job.gres.items()
-    )
+    if job.held:  # looked at when it is released
+        return False
+    too_big = cpus_on_node(store.spec, job) > store.spec.cpus or job.memory_mb > store.spec.memory_mb
+    return too_big or any(count > _offered(store, key) for key, count in job.gres.items())
 
 
 def partition_nodes(store: Store, name: str) -> list[str]:
@@ -62,7 +63,7 @@ def _free(store: Store, job: Job, holders: Sequence[Job], node: str) -> bool:
         return True
     if job.exclusive or any(other.exclusive for other in here):
         return False
-    if sum(max(1, other.tasks_per_node) for other in here) + max(1, job.tasks_per_node) > store.spec.cpus:
+    if sum(cpus_on_node(store.spec, other) for other in [*here, job]) > store.spec.cpus:
         return False
     for key, count in job.gres.items():
         kind = key.split(":")[0]
@@ -100,6 +101,8 @@ def try_start(store: Store, job: Job, jobs: Sequence[Job], faults: FaultBox) -> 
         nodes, job.reason = _place(store, faults, job, jobs, now)
     if nodes:
         job.nodes, job.state, job.reason, job.start = nodes, "RUNNING", "None", now
+        holders = [other for other in jobs if other.state in ("RUNNING", "COMPLETING") and other.id != job.id]
+        job.gpus = take_gpus(store.spec, job, nodes, holders)
     if nodes or job.reason != before:
         store.put(job)
     return bool(nodes)

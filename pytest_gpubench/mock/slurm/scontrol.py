@@ -10,6 +10,7 @@ from .. import hostlist
 from . import formats
 from .command import Command
 from .model import Job
+from .resources import cpus_on_node
 from .store import Store
 
 __all__ = ["main"]
@@ -20,8 +21,7 @@ _UNKNOWN = "slurm_load_jobs error: Invalid job id specified"
 def main(store: Store, argv: list[str]) -> int:
     """Administer the cluster."""
     command = Command("scontrol", store)
-    words = [word for word in argv if not word.startswith("-")]
-    flags = [word for word in argv if word.startswith("-")]
+    words, flags = _words(command, argv)
     if {"-V", "--version"}.intersection(flags):
         print(f"slurm {store.spec.version}")
         return 0
@@ -31,15 +31,41 @@ def main(store: Store, argv: list[str]) -> int:
     one_line = bool({"-o", "--oneliner"}.intersection(flags))
     if verb == "show":
         return _show(command, rest, one_line)
-    command.reach_controller("slurm_load_jobs error: ")
     if verb == "ping":
-        print(f"Slurmctld(primary) at {os.uname().nodename} is UP")
-        return 0
+        return _ping(command)
     if verb in ("hold", "release", "requeue"):
         return _change(command, verb, rest)
     if verb == "update":
         return _update(command, rest)
     return command.fail(f"invalid keyword: {verb}", prefix="")
+
+
+def _words(command: Command, argv: list[str]) -> tuple[list[str], list[str]]:
+    """What is no option, and the options; the cluster is looked at here."""
+    words: list[str] = []
+    flags: list[str] = []
+    left = list(argv)
+    while left:
+        word = left.pop(0)
+        if word in ("-M", "--clusters", "--cluster"):
+            command.check_cluster(left.pop(0) if left else "")
+        elif word.startswith(("--clusters=", "--cluster=")):
+            command.check_cluster(word.partition("=")[2])
+        else:
+            (flags if word.startswith("-") else words).append(word)
+    return words, flags
+
+
+def _ping(command: Command) -> int:
+    host = os.uname().nodename
+    if not (command.unreached() or command.unanswered()):
+        print(f"Slurmctld(primary) at {host} is UP")
+        return 0
+    stars = "*" * 41
+    print(
+        f"Slurmctld(primary) at {host} is DOWN\n{stars}\n** RESTORE SLURMCTLD DAEMON TO SERVICE **\n{stars}"
+    )
+    return 1
 
 
 # -- show ----------------------------------------------------------------------------------------------------
@@ -56,7 +82,10 @@ def _show(command: Command, words: list[str], one_line: bool) -> int:
     if what.startswith("hostlist"):
         print(hostlist.compress(hostlist.expand(",".join(names))))
         return 0
-    command.reach_controller("slurm_load_jobs error: ")
+    kind = {"no": "slurm_load_node error", "co": "slurm_load_ctl_conf error"}.get(
+        what[:2], "slurm_load_partitions error" if what.startswith("p") else "slurm_load_jobs error"
+    )
+    command.reach_controller(f"{kind}: ")
     if what.startswith("job"):
         return _jobs(command, names, one_line)
     if what.startswith("step"):
@@ -88,8 +117,12 @@ def _jobs(command: Command, names: list[str], one_line: bool) -> int:
     jobs = command.store.jobs()
     if names:
         if not names[0].isdigit():
-            command.fail(_UNKNOWN, prefix="")
-        jobs = [job for job in jobs if job.id == int(names[0])]
+            command.fail("scontrol_print_job error: Invalid job id specified", prefix="")
+        number = int(names[0])
+        jobs = [job for job in jobs if number in (0, job.id)]  # 0 is every job
+        if not jobs and not number:
+            print("Job 0 not found")
+            return 1
         if not jobs:
             command.fail(_UNKNOWN, prefix="")
     elif not jobs:
@@ -106,22 +139,35 @@ def _job(store: Store, job: Job) -> list[str]:
     nodes = job.completing_nodes or job.nodes
     count = str(len(nodes)) if nodes else f"{job.nodes_min}-{job.nodes_max}"
     gres = ",".join(f"gres:{key}:{number}" for key, number in job.gres.items())
+    cpus = cpus_on_node(store.spec, job) * (len(job.nodes) or job.nodes_min)
+    since = formats.clock(0.0 if job.held else max(job.submit, job.begin))
+    tres = f"cpu={cpus},node={len(job.nodes) or job.nodes_min},billing={cpus}"
     return [
         f"JobId={job.id} JobName={job.name}",
         f"UserId={job.user}({job.uid}) GroupId={job.user}({job.uid}) MCS_label=N/A",
-        f"Priority={4294901760 - job.id} Nice=0 Account={job.account or '(null)'} QOS={job.qos or '(null)'}",
+        f"Priority={0 if job.held else 4294901760 - job.id} Nice=0 "
+        f"Account={job.account or '(null)'} QOS={job.qos or '(null)'}",
         f"JobState={job.state} Reason={job.reason.replace(' ', '_')} Dependency=(null)",
         f"Requeue={int(job.requeue)} Restarts={job.restarts} BatchFlag={int(job.batch)} Reboot=0 "
         f"ExitCode={job.exit_code}:{job.exit_signal}",
         f"RunTime={formats.padded(spent)} TimeLimit={limit} TimeMin=N/A",
-        f"SubmitTime={formats.clock(job.submit)} EligibleTime={formats.clock(max(job.submit, job.begin))}",
+        f"SubmitTime={formats.clock(job.submit)} EligibleTime={since}",
+        f"AccrueTime={since}",
         f"StartTime={formats.clock(job.start or job.begin)} EndTime={formats.clock(end)} Deadline=N/A",
+        "SuspendTime=None SecsPreSuspend=0 "
+        f"LastSchedEval={formats.clock(job.start or job.submit)} Scheduler=Main",
         f"Partition={job.partition} AllocNode:Sid={os.uname().nodename}:{os.getppid()}",
         f"ReqNodeList={hostlist.compress(job.wanted) or '(null)'} "
         f"ExcNodeList={hostlist.compress(job.excluded) or '(null)'}",
         f"NodeList={hostlist.compress(nodes)}",
         *([f"BatchHost={job.nodes[0]}"] if job.nodes else []),
-        f"NumNodes={count} NumCPUs={job.tasks} NumTasks={job.tasks} CPUs/Task=1 ReqB:S:C:T=0:0:*:*",
+        f"NumNodes={count} NumCPUs={cpus} NumTasks={job.tasks} "
+        f"CPUs/Task={job.cpus_per_task or 1} ReqB:S:C:T=0:0:*:*",
+        f"TRES={tres}",
+        "Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=*",
+        f"MinCPUsNode={job.cpus_per_task or 1} MinMemoryNode={job.memory_mb or 0}{'M' * bool(job.memory_mb)}"
+        " MinTmpDiskNode=0",
+        "Features=(null) DelayBoot=00:00:00",
         f"OverSubscribe={'NO' if job.exclusive else 'OK'} Contiguous=0 Licenses=(null) Network=(null)",
         *([f"Comment={job.comment}"] if job.comment else []),
         f"Command={job.command}",
@@ -150,7 +196,8 @@ def _step(command: Command, names: list[str]) -> int:
             print(f"   State=RUNNING NodeList={nodes} {count} Name={step.name}\n")
             name = name or "-"
     if name and not any(name in (f"{step.job}.{step.id}", str(step.job)) for step in command.store.steps()):
-        command.fail(f"Job step {name} not found", prefix="")
+        print(f"Job step {name}{'' if '.' in name else '.'} not found")
+        return 1
     return 0
 
 
@@ -249,8 +296,13 @@ def _config(command: Command) -> int:
 
 def _change(command: Command, verb: str, words: list[str]) -> int:
     status = 0
+    trouble = command.unreached()
     for word in ",".join(words).split(","):
         number = word.removeprefix("jobid=")
+        if trouble is not None:
+            status = 1
+            _silence(verb, number)
+            continue
         with command.store.lock():
             job = command.store.job(int(number)) if number.isdigit() else None
             problem = _refusal(job, verb)
@@ -262,22 +314,31 @@ def _change(command: Command, verb: str, words: list[str]) -> int:
                 continue
             assert job is not None
             if verb == "requeue":
-                if job.state != "PENDING":
-                    job.order, job.state = "requeue", "COMPLETING"
-                    job.completing_nodes = list(job.nodes)
+                job.order, job.state, job.completing_nodes = "requeue", "COMPLETING", list(job.nodes)
             else:
                 job.held = verb == "hold"
                 if job.state == "PENDING":
                     job.reason = "JobHeldUser" if job.held else "None"
             command.store.put(job)
+        if command.unanswered() is not None:
+            status = 1
+            _silence(verb, number)
     return status
+
+
+def _silence(verb: str, number: str) -> None:
+    sys.stderr.write(f"Unexpected message received for job {number}\n")
+    if verb != "requeue":
+        sys.stderr.write("slurm_suspend error: Unexpected message received\n")
 
 
 def _refusal(job: Job | None, verb: str) -> str | None:
     if job is None:
         return "Invalid job id specified"
     if job.ended or (verb == "requeue" and job.state == "COMPLETING"):
-        return "Job has already finished"
+        return "Job has already finished"  # the real one starts an ended job anew; here its files are gone
+    if verb == "requeue" and job.state == "PENDING":
+        return "Job is pending execution"
     if verb == "requeue" and not (job.requeue and job.batch):
         return "Requested operation is presently disabled"
     return None
@@ -286,6 +347,7 @@ def _refusal(job: Job | None, verb: str) -> str | None:
 def _update(command: Command, words: list[str]) -> int:
     values = {key.lower(): value for key, _, value in (word.partition("=") for word in words)}
     store = command.store
+    command.reach_controller("slurm_update error: ")
     if "jobid" in values:
         with store.lock():
             job = store.job(int(values["jobid"])) if values["jobid"].isdigit() else None
@@ -309,7 +371,9 @@ def _update_nodes(command: Command, names: list[str], values: dict[str, str]) ->
         told = store.node_states()
         if state in ("DOWN", "DRAIN", "FAIL"):
             if "reason" not in values:
-                command.fail("You must specify a reason when DOWNING a node. Request denied", prefix="")
+                command.fail(
+                    "You must specify a reason when DOWNING or DRAINING a node. Request denied", prefix=""
+                )
             for name in names:
                 store.set_node(name, state, values["reason"])
         elif state in ("RESUME", "IDLE", "UNDRAIN"):
@@ -318,7 +382,9 @@ def _update_nodes(command: Command, names: list[str], values: dict[str, str]) ->
             for name in names:
                 store.set_node(name, None)
         else:
-            command.fail("slurm_update error: Invalid node state specified", prefix="")
+            text = f"Invalid input: state={values.get('state', '')}\nRequest aborted\nValid states are: "
+            text += "NoResp DRAIN FAIL FUTURE RESUME POWER_DOWN POWER_UP UNDRAIN"
+            command.fail(f"{text}\nNot all states are valid given a node's prior state", prefix="")
         if state == "DOWN":
             fail_jobs(store, names)
     return 0

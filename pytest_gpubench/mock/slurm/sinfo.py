@@ -22,6 +22,7 @@ _SHORT = {
     "DRAIN": "drain",
     "COMPLETING": "comp",
 }
+_BY_NODE = "%10N %.6D %.9P %6t"
 _DEFAULT = "%9P %.5a %.10l %.6D %.6t %N"
 
 
@@ -34,7 +35,7 @@ def sinfo(store: Store, argv: list[str]) -> int:
     if "list-reasons" in parsed:
         return _reasons(store, "noheader" in parsed)
     by_node = "Node" in parsed
-    pattern = parsed.get("format") or ("%12N %6D %9P %t" if by_node else _DEFAULT)
+    pattern = parsed.get("format") or (_BY_NODE if by_node else _DEFAULT)
     if "noheader" not in parsed:
         titles = {"P": "PARTITION", "a": "AVAIL", "l": "TIMELIMIT", "D": "NODES", "t": "STATE", "T": "STATE"}
         titles |= {"N": "NODELIST", "G": "GRES", "c": "CPUS", "m": "MEMORY", "n": "HOSTNAMES", "E": "REASON"}
@@ -63,6 +64,7 @@ def sinfo(store: Store, argv: list[str]) -> int:
                 "G": ",".join(f"{key}:{count}" for key, count in store.spec.gres.items()) or "(null)",
                 "c": str(store.spec.cpus),
                 "m": str(store.spec.memory_mb),
+                "f": "(null)",
                 "E": told[nodes[0]]["reason"] if nodes[0] in told else "none",
             }
             print(_fill(pattern, values))

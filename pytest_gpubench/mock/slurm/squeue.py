@@ -10,16 +10,16 @@ from collections.abc import Callable
 
 from .. import hostlist
 from . import formats, tables
-from .command import Command, user
+from .command import TIMED_OUT, Command, user
 from .getopt import Parsed
 from .model import ACTIVE, SHORT, Job
+from .resources import cpus_on_node
 from .store import Store
 
 __all__ = ["main"]
 
 _DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 _INVALID = "slurm_load_jobs error: Invalid job id specified"
-_TIMED_OUT = "slurm_load_jobs error: Socket timed out on send/recv operation"
 
 
 def main(store: Store, argv: list[str]) -> int:
@@ -31,7 +31,7 @@ def main(store: Store, argv: list[str]) -> int:
     if "step" in parsed:
         return _steps(store, parsed)
     jobs = _select(command, parsed)
-    table = _Table(store.spec.minute)
+    table = _Table(store)
     for line in table.render(parsed, jobs):
         print(line)
     return 0
@@ -44,14 +44,14 @@ def _time_out(command: Command) -> None:
 
     trouble = FaultBox(command.store.folder).take(SqueueTimesOut)
     if trouble is not None:
-        command.fail(_TIMED_OUT, trouble.exit_code, prefix="")
+        command.fail(f"slurm_load_jobs error: {TIMED_OUT}", trouble.exit_code, prefix="")
 
 
 def _ids(command: Command, text: str) -> list[int]:
     found = []
     for word in filter(None, text.split(",")):
         match = re.fullmatch(r"(\d+)(?:[_+.]\S*)?", word)
-        if match is None:
+        if match is None or not int(match[1]):
             command.fail(f"Invalid job id: {word}")
         found.append(int(match[1]))
     return found
@@ -79,6 +79,8 @@ def _select(command: Command, parsed: Parsed) -> list[Job]:
         jobs = [job for job in jobs if job.user in _users(command, parsed.values["user"])]
     if "nodelist" in parsed:
         nodes = set(hostlist.expand(parsed.values["nodelist"]))
+        for name in sorted(nodes.difference(store.node_names())):
+            command.fail(f"Invalid node name {name}")
         jobs = [job for job in jobs if nodes.intersection(job.nodes)]
     pending = [job for job in jobs if job.state == "PENDING"]
     rest = [job for job in jobs if job.state != "PENDING"]
@@ -144,7 +146,8 @@ def _cells(pattern: str, values: dict[str, str]) -> str:
 class _Table:
     """Formats rows with ``-o`` or ``-O``."""
 
-    def __init__(self, minute: float) -> None:
+    def __init__(self, store: Store) -> None:
+        minute = store.spec.minute
         self.fields: dict[str, tuple[str, Callable[[Job], str]]] = {
             "i": ("JOBID", lambda job: str(job.id)),
             "A": ("JOBID", lambda job: str(job.id)),
@@ -157,7 +160,7 @@ class _Table:
             "B": ("EXEC_HOST", lambda job: job.nodes[0] if job.nodes else "n/a"),
             "j": ("NAME", lambda job: job.name),
             "D": ("NODES", lambda job: str(len(_nodes(job)) or job.nodes_min)),
-            "C": ("CPUS", lambda job: str(job.tasks)),
+            "C": ("CPUS", lambda job: str(_cpus(store, job))),
             "S": ("START_TIME", lambda job: formats.clock(job.start or job.begin, "N/A")),
             "e": ("END_TIME", lambda job: formats.clock(_end(job, minute), "N/A")),
             "V": ("SUBMIT_TIME", lambda job: formats.clock(job.submit)),
@@ -170,7 +173,7 @@ class _Table:
             "a": ("ACCOUNT", lambda job: job.account or "(null)"),
             "q": ("QOS", lambda job: job.qos or "(null)"),
             "k": ("COMMENT", lambda job: job.comment or "(null)"),
-            "Q": ("PRIORITY", lambda job: str(4294901760 - job.id)),
+            "Q": ("PRIORITY", lambda job: str(0 if job.held else 4294901760 - job.id)),
             "b": ("TRES_PER_NODE", lambda job: _gres(job) or "N/A"),
             "o": ("COMMAND", lambda job: job.command),
             "Z": ("WORK_DIR", lambda job: job.workdir),
@@ -260,6 +263,10 @@ def _cell(text: str, width: str) -> str:
 
 def _nodes(job: Job) -> list[str]:
     return job.completing_nodes or job.nodes
+
+
+def _cpus(store: Store, job: Job) -> int:
+    return cpus_on_node(store.spec, job) * (len(job.nodes) or job.nodes_min)
 
 
 def _where(job: Job) -> str:

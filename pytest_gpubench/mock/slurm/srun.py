@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from .. import hostlist, procs
-from . import environment, formats, pyxis, sbatch, tables
+from . import environment, formats, pyxis, resources, sbatch, tables
 from .command import Command
 from .frontend import Frontend
 from .getopt import Parsed
@@ -29,11 +29,11 @@ def main(store: Store, argv: list[str]) -> int:
     command = Command("srun", store)
     parsed = command.parse(tables.SRUN, argv, usage=_USAGE, permute=False, extra=sbatch.options_of(command))
     _check(command, parsed)
-    command.reach_controller("srun: error: Unable to allocate resources: ")
     number = parsed.get("jobid") or os.environ.get("SLURM_JOB_ID")
     if number is None:
+        command.reach_controller("srun: error: Unable to allocate resources: ")
         return _own_allocation(command, parsed)
-    if not number.isdigit():
+    if not number.isdigit() or not int(number):
         command.fail(f'Invalid numeric value "{number}" for --jobid.')
     job = _confirm(command, int(number))
     return _step(command, job, parsed)
@@ -56,19 +56,17 @@ def _check(command: Command, parsed: Parsed) -> None:
         formats.parse_minutes(parsed.get("time") or "1")
     except ValueError:
         command.fail("Invalid --time specification", _USAGE)
-    nodes = parsed.get("nodes")
     try:
-        formats.parse_count(nodes or "1")
-    except ValueError:
-        command.fail(f'"{nodes}" is not a valid node count', _USAGE)
-    for key in ("ntasks", "ntasks-per-node"):
+        formats.parse_count(parsed.get("nodes") or "1")
+    except ValueError as err:
+        command.fail(str(err), _USAGE)
+    for key in ("ntasks", "ntasks-per-node", "cpus-per-task"):
         value = parsed.get(key)
         if value is not None and not (value.isdigit() and int(value)):
-            command.fail(f'Invalid numeric value "{value}" for --{key}.', _USAGE)
-    try:
-        pyxis.read(parsed.values)
-    except pyxis.PyxisError as err:
-        command.fail(str(err))
+            command.fail(f'Invalid numeric value "{value}" for --{key}.')
+    if "overlap" in parsed and "exclusive" in parsed:
+        command.fail("--exclusive and --overlap are mutually exclusive")
+    sbatch.check_container(command, parsed)
     if not parsed.rest:
         command.fail("No command given to execute.", prefix="srun: fatal: ")
     program = parsed.rest[0]
@@ -77,12 +75,14 @@ def _check(command: Command, parsed: Parsed) -> None:
 
 
 def _confirm(command: Command, number: int) -> Job:
-    job = command.store.job(number)
+    lead = f"Unable to confirm allocation for job {number}"
     hint = f"srun: Check SLURM_JOB_ID environment variable. Expired or invalid job {number}"
+    command.reach_controller(f"srun: error: {lead}: ", f"\n{hint}")
+    job = command.store.job(number)
     if job is None:
-        command.fail(f"Unable to confirm allocation for job {number}: Invalid job id specified\n{hint}")
+        command.fail(f"{lead}: Invalid job id specified\n{hint}")
     if job.state == "PENDING":
-        command.fail(f"Unable to confirm allocation for job {number}: Job is pending execution\n{hint}")
+        command.fail(f"{lead}: Job is pending execution\n{hint}")
     if job.state != "RUNNING":
         command.fail(f"Slurm job {number} has expired\n{hint}")
     return job
@@ -101,8 +101,12 @@ def _own_allocation(command: Command, parsed: Parsed) -> int:
         command.fail("Unable to allocate resources: Requested node configuration is not available")
     sbatch.keep(store, job)
     told = False
+    deadline = time.monotonic() + float(parsed.get("immediate") or 1) if "immediate" in parsed else None
     try:
         while (now := store.job(job.id)) is not None and now.state == "PENDING":
+            if deadline is not None and time.monotonic() > deadline:
+                words = "Requested partition configuration not available now"
+                command.fail(f"Unable to allocate resources: {words}")
             if not told:
                 told = True
                 sys.stderr.write(f"srun: job {job.id} queued and waiting for resources\n")
@@ -130,13 +134,15 @@ def _step(command: Command, job: Job, parsed: Parsed) -> int:
     step = _create(command, job, parsed, nodes)
     request = Request(
         argv=parsed.rest,
-        env=environment.export(parsed.get("export"), os.environ, step=True),
+        env=environment.export(
+            parsed.get("export") or os.environ.get("SLURM_EXPORT_ENV"), os.environ, step=True
+        ),
         cwd=parsed.get("chdir") or os.getcwd(),
         placed=placed,
         outputs=_files(command, job, step, parsed, "output", placed),
         errors=[],
         container=pyxis.read({**job.container, **parsed.values}),
-        counted="ntasks" in parsed,
+        options=_gpu_counts(parsed),
     )
     request.errors = (
         _files(command, job, step, parsed, "error", placed) if "error" in parsed else request.outputs
@@ -144,10 +150,12 @@ def _step(command: Command, job: Job, parsed: Parsed) -> int:
     if "time" in parsed:
         request.seconds = formats.parse_minutes(parsed.values["time"]) * command.store.spec.minute
     mode = parsed.get("input") or "all"
-    if mode == "all":
-        request.feed = set(range(len(placed)))
-    elif mode.isdigit():
+    if mode.isdigit():
         request.feed = {int(mode)}
+    elif mode != "none":
+        request.feed = set(range(len(placed)))
+        if mode != "all":
+            _read_from(command, mode)
     ours, theirs = socket.socketpair()
     files = {handle for handle in (*request.outputs, *request.errors) if handle is not None}
     if detach(command.store, f"keeper of step {job.id}.{step.id}", {theirs.fileno(), *files}):
@@ -163,6 +171,30 @@ def _step(command: Command, job: Job, parsed: Parsed) -> int:
     theirs.close()
     _shepherd(command.store, step)
     return Frontend(step, placed, parsed, ours).run(feed=bool(request.feed))
+
+
+def _read_from(command: Command, name: str) -> None:
+    """``--input=FILE``: as if the file were srun's standard input."""
+    try:
+        handle = os.open(name, os.O_RDONLY)
+    except OSError as err:
+        command.fail(f"Could not open stdin file: {err.strerror}")
+    os.dup2(handle, 0)
+    os.close(handle)
+
+
+def _gpu_counts(parsed: Parsed) -> dict[str, str]:
+    """srun's options with GPUs as plain counts: ``gres`` is ``none`` where a step is to have none."""
+    found = dict(parsed.values)
+    for key in ("gres", "gpus", "gpus-per-node", "gpus-per-task"):
+        value = found.pop(key, None)
+        if value is None:
+            continue
+        wanted = formats.parse_gres(value if key == "gres" else f"gpu:{value}")
+        count = sum(number for name, number in wanted.items() if name.split(":")[0] == "gpu")
+        if count or value == "none":
+            found[key] = str(count) if count else "none"
+    return found
 
 
 def _shepherd(store: Store, step: Step) -> None:
@@ -214,6 +246,8 @@ def _nodes(command: Command, job: Job, parsed: Parsed) -> list[str]:
 
 def _resources(command: Command, job: Job, parsed: Parsed) -> None:
     """A step cannot have more of a resource than its job has."""
+    if int(parsed.get("cpus-per-task") or 1) > resources.cpus_on_node(command.store.spec, job):
+        command.fail(f"Unable to create step for job {job.id}: More processors requested than permitted")
     for option, prefix in (("gres", ""), ("gpus-per-node", "gpu:")):
         value = parsed.get(option)
         if value is None:

@@ -34,7 +34,8 @@ class Request:
     feed: set[int] = field(default_factory=set)
     """Ranks that read srun's standard input."""
     container: pyxis.Container | None = None
-    counted: bool = False
+    options: dict[str, str] = field(default_factory=dict)
+    """srun's, for the environment of the tasks."""
     seconds: float | None = None
     """The step's own time limit."""
 
@@ -84,7 +85,7 @@ class StepKeeper:
         os.set_blocking(self.wake[0], False)
         os.set_blocking(self.wake[1], False)
         signal.set_wakeup_fd(self.wake[1], warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2):
+        for number in (signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2, signal.SIGRTMIN):
             signal.signal(number, lambda *_: None)
 
     def _refuse(self, text: str) -> None:
@@ -101,7 +102,7 @@ class StepKeeper:
     def _start(self, rank: int) -> None:
         request, node = self.request, self.request.placed[rank]
         env = environment.task(
-            self.store, self.job, self.step, request.env, request.placed, rank, request.counted
+            self.store, self.job, self.step, request.env, request.placed, rank, request.options
         )
         argv, cwd = request.argv, request.cwd
         try:
@@ -117,7 +118,7 @@ class StepKeeper:
         except pyxis.PyxisError as err:
             self._refuse_rank(rank, node, str(err), 1)
         except OSError as err:
-            self._refuse_rank(rank, node, f"execve(): {argv[0]}: {err.strerror}", 2)
+            self._refuse_rank(rank, node, f"execve(): {argv[0]}: {err.strerror}", err.errno or 2)
         else:
             pid = self.tasks[rank].pid
             self.step.tasks.append((pid, procs.start_time(pid) or "", node, rank))
@@ -220,6 +221,8 @@ class StepKeeper:
                 send(self.link, Kind.NODE, 0, failed.encode())
             else:
                 self._abort("")
+        if signal.SIGRTMIN in numbers:  # its tasks were sent TERM
+            self._say_cancelled("")
         if signal.SIGUSR1 in numbers:  # the step is being cancelled
             self._abort("")
             self._signal(signal.SIGKILL)
@@ -249,6 +252,9 @@ class StepKeeper:
             return
         self.cancelled = True
         send(self.link, Kind.ABORT)
+        self._say_cancelled(why)
+
+    def _say_cancelled(self, why: str) -> None:
         stamp = formats.clock(time.time())
         node, name = self.step.nodes[0], f"{self.step.job}.{self.step.id}"
         line = f"slurmstepd-{node}: error: *** STEP {name} ON {node} CANCELLED AT {stamp}{why} ***"
@@ -262,11 +268,7 @@ class StepKeeper:
         if number == signal.SIGKILL:
             procs.send(procs.marked(f"{self.store.folder}:{self.step.job}:{self.step.id}."), number)
             return
-        for process in self.tasks.values():
-            try:
-                os.killpg(process.pid, number)
-            except (ProcessLookupError, PermissionError):
-                continue
+        procs.send([process.pid for process in self.tasks.values()], number)
 
 
 def _resolve(program: str, env: dict[str, str], cwd: str) -> str:
