@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from leak.stage import PLUGINS
+
 from pytest_gpubench.mock import MockCluster
 from pytest_gpubench.slurm.journal import JournalEntry, journal_folder, open_jobs
 
@@ -73,7 +75,7 @@ class LeakSite:
         """Start pytest in a session of its own."""
         with open(self.folder / "pytest.out", "wb") as sink:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--workload", "victim"],
+                [sys.executable, "-m", "pytest", *PLUGINS, "--workload", "victim"],
                 cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, stdout=sink,
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from leak.ahead import Ahead
-from leak.table import replace_block
+from leak.table import block, cells_of, replace_block
 
 from .leak_site import HEARTBEAT, SIGKILLED, LeakSite
 from .real_slurm import RealSlurm
@@ -167,7 +167,7 @@ def measured(pytestconfig: pytest.Config, real_slurm: RealSlurm) -> Iterator[dic
     found: dict[tuple[str, str], Outcome] = {}
     yield found
     if os.environ.get("GPUBENCH_LEAK_TABLE") == "write":
-        replace_block("real", f"Slurm {real_slurm.version}.\n\n{table(found)}")
+        replace_block("real", f"Slurm {real_slurm.version}.\n\n{table(found, cells_of(block('real')))}")
 
 
 @pytest.fixture(scope="module")
@@ -237,8 +237,8 @@ def check(cell: tuple[str, str], found: Outcome) -> None:
         assert found.noticed < NOTICE_SECONDS, found.output
 
 
-def table(found: dict[tuple[str, str], Outcome]) -> str:
-    """Markdown: an event a row, a phase a column."""
+def table(found: dict[tuple[str, str], Outcome], before: dict[tuple[str, str], str]) -> str:
+    """Markdown: an event a row, a phase a column; what was not played keeps its text of ``before``."""
     lines = [f"| event | {' | '.join(PHASES.values())} |", "|---" * (1 + len(PHASES)) + "|"]
     for event, title in EVENTS.items():
         cells = []
@@ -247,7 +247,7 @@ def table(found: dict[tuple[str, str], Outcome]) -> str:
             if not possible(event, phase):
                 cells.append("–")
             elif outcome is None:
-                cells.append("not run")
+                cells.append(before.get((title, PHASES[phase]), "not run"))
             else:
                 told = ", noticed after {:.1f} s" if event.endswith("-dies") else ""
                 cells.append(

@@ -19,6 +19,8 @@ from pytest_gpubench.mock.slurm.model import Job
 from pytest_gpubench.slurm.journal import JournalEntry, journal_folder, open_jobs
 
 MARK = "GPUBENCH_LEAK_CELL"
+PLUGINS = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:anyio")
+"""Not those of our own tests: they would take longer to load than many a cell takes."""
 VICTIM = "gpubench-victim-*"
 HEARTBEAT = 3
 PROFILE = """\
@@ -114,16 +116,7 @@ class Stage:
 
     def start(self, *arguments: str, prefix: tuple[str, ...] = ()) -> None:
         """Start pytest in a session of its own."""
-        command = [
-            *prefix,
-            sys.executable,
-            "-m",
-            "pytest",
-            "-p",
-            "no:cacheprovider",
-            "--workload",
-            "first,victim",
-        ]
+        command = [*prefix, sys.executable, "-m", "pytest", *PLUGINS, "--workload", "first,victim"]
         with open(self.folder / "pytest.out", "wb") as sink:
             self.process = subprocess.Popen(
                 [*command, "--gpubench-prefetch", "0", *arguments], cwd=self.project, env=self.env,

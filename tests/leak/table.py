@@ -22,13 +22,30 @@ OUTCOMES = pytest.StashKey[list[Outcome]]()
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reliability.md"
 
 
-def table(outcomes: Iterable[Outcome]) -> str:
-    """Markdown: an event a row, a phase a column; seconds until nothing of ours was left."""
+def table(outcomes: Iterable[Outcome], before: str = "") -> str:
+    """Markdown: an event a row, a phase a column; seconds until nothing of ours was left.
+
+    Cells that were not played keep their text of the table ``before``.
+    """
     known = {outcome.cell: outcome for outcome in outcomes}
+    old = cells_of(before)
     lines = ["| event | " + " | ".join(PHASES.values()) + " |", "|---" * (1 + len(PHASES)) + "|"]
     for event, title in EVENTS.items():
-        lines.append(f"| {title} | " + " | ".join(_text(known, Cell(event, p)) for p in PHASES) + " |")
+        texts = [
+            _text(known, Cell(event, phase)) or old.get((title, name), "not run")
+            for phase, name in PHASES.items()
+        ]
+        lines.append(f"| {title} | {' | '.join(texts)} |")
     return "\n".join(lines)
+
+
+def cells_of(text: str) -> dict[tuple[str, str], str]:
+    """(row title, column title) -> cell, of the Markdown table in ``text``."""
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    if not rows:
+        return {}
+    head, *body = rows
+    return {(row[0], name): cell for row in body for name, cell in zip(head[1:], row[1:], strict=True)}
 
 
 def _text(known: dict[Cell, Outcome], cell: Cell) -> str:
@@ -36,7 +53,7 @@ def _text(known: dict[Cell, Outcome], cell: Cell) -> str:
         return "–"
     outcome = known.get(cell)
     if outcome is None or outcome.clean is None:
-        return "not run"
+        return ""
     verdict = outcome.verdict or "no row"
     noticed = ""
     if cell.event in DEATHS and cell.phase in NOTICED and outcome.noticed is not None:
@@ -54,15 +71,25 @@ def impossible() -> str:
     return "\n".join(f"- {reason}: {', '.join(cells)}" for reason, cells in why.items())
 
 
+def block(name: str, document: Path = DOCUMENT) -> str:
+    """What stands between the markers of the block ``name``; ValueError when they are not there."""
+    return _split(name, document)[1]
+
+
 def replace_block(name: str, text: str, document: Path = DOCUMENT) -> None:
     """Put ``text`` between the markers of the block ``name``; ValueError when they are not there."""
+    head, _, tail = _split(name, document)
+    document.write_text(f"{head}\n{text}\n{tail}", encoding="utf-8")
+
+
+def _split(name: str, document: Path) -> tuple[str, str, str]:
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     content = document.read_text(encoding="utf-8")
     if content.count(begin) != 1 or content.count(end) != 1:
         raise ValueError(f"{document}: no block {name}")
     head, rest = content.split(begin)
-    tail = rest.split(end)[1]
-    document.write_text(f"{head}{begin}\n{text}\n{end}{tail}", encoding="utf-8")
+    inside, tail = rest.split(end)
+    return f"{head}{begin}", inside.strip("\n"), f"{end}{tail}"
 
 
 def write(outcomes: list[Outcome]) -> None:
@@ -72,5 +99,6 @@ def write(outcomes: list[Outcome]) -> None:
         f"Measured on {stamp} with pytest-gpubench {__version__}, pytest {pytest.__version__}, Python "
         f"{platform.python_version()}, on {os.cpu_count()} CPUs, several cells at a time."
     )
-    text = f"{where}\n\n{table(outcomes)}\n\nCells without a time cannot exist:\n\n{impossible()}"
+    times = table(outcomes, block("matrix"))
+    text = f"{where}\n\n{times}\n\nCells without a time cannot exist:\n\n{impossible()}"
     replace_block("matrix", text)

@@ -38,13 +38,17 @@ def test_a_second_signal_does_not_cut_short_what_the_first_set_off(capfd: pytest
     interrupts = Interrupts()
     restore = interrupts.install()
     done: list[str] = []
+
+    def struck_twice() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            done.append("unwound")
+
     try:
         with pytest.raises(KeyboardInterrupt, match="SIGINT"):
-            try:
-                os.kill(os.getpid(), signal.SIGINT)
-            finally:
-                os.kill(os.getpid(), signal.SIGTERM)
-                done.append("unwound")
+            struck_twice()
     finally:
         restore()
     assert done == ["unwound"]
@@ -135,7 +139,7 @@ def _evidence(state: JobState, ended: str = "", **changes: object) -> Evidence:
 @pytest.mark.parametrize(
     ("evidence", "reason", "words"),
     [
-        (_evidence(JobState.FAILED, unwritable="No space left on device"), Reason.RESULTS_UNWRITABLE, "No space"),
+        (_evidence(JobState.FAILED, unwritable="No space left"), Reason.RESULTS_UNWRITABLE, "No space"),
         (_evidence(JobState.FAILED, "results folder not writable"), Reason.RESULTS_UNWRITABLE, "disk full"),
         (
             _evidence(JobState.FAILED, info=JobInfo(JobId(7), JobState.FAILED, exit_code=74)),
@@ -143,7 +147,11 @@ def _evidence(state: JobState, ended: str = "", **changes: object) -> Evidence:
             "disk full",
         ),
         (_evidence(JobState.FAILED, "requeued"), Reason.REQUEUED, "another one"),
-        (_evidence(JobState.FAILED, "rank rank-0 1", exits={"rank-0": 1}), Reason.SLURM_UNREACHABLE, "contact"),
+        (
+            _evidence(JobState.FAILED, "rank rank-0 1", exits={"rank-0": 1}),
+            Reason.SLURM_UNREACHABLE,
+            "contact",
+        ),
         (
             _evidence(JobState.FAILED, "rank rank-0 1", exits={"rank-0": 1}, unwritable="No space left"),
             Reason.SLURM_UNREACHABLE,
