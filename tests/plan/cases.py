@@ -98,9 +98,7 @@ CASES: dict[str, LaunchPlan] = {
         replace(ONE_NODE, model_path="/scratch/models/DeepSeek V4", check_model_path=True), SITE
     ),
     "preferred-model": plan_slurm(replace(TWO_NODES, preferred_path="/scratch/models/V4"), SITE),
-    "server-command": plan_slurm(
-        _with(server_command='/site/wrap --model "$PERF_EVAL_MODEL" -- "$@"'), SITE
-    ),
+    "server-command": plan_slurm(_with(server_command='/site/wrap --model "$PERF_EVAL_MODEL" -- "$@"'), SITE),
     "registry-image": plan_slurm(
         replace(
             ONE_NODE, image="registry.example.com:5050/team/vllm:v1", preferred_path="/scratch/models/V4"
