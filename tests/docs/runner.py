@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,17 +65,29 @@ def run_page(page: Page, folder: Path, *, timeout: float) -> list[Ran]:
             "PAGER": "cat",
             "LC_ALL": "C.UTF-8",
         }
-        done = subprocess.run(
-            ["bash", "--noprofile", "--norc", "-c", script],
-            cwd=home,
-            env=env,
-            timeout=timeout,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-    return [_ran(block, kept / str(index), done.stdout) for index, block in enumerate(blocks)]
+        printed = _run_script(script, home, env, timeout)
+    return [_ran(block, kept / str(index), printed) for index, block in enumerate(blocks)]
+
+
+def _run_script(script: str, home: Path, env: Mapping[str, str], timeout: float) -> str:
+    """What the shell itself printed. It has a session of its own, so that signals stay in it."""
+    shell = subprocess.Popen(
+        ["bash", "--noprofile", "--norc", "-c", script],
+        cwd=home,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        return shell.communicate(timeout=timeout)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(shell.pid, signal.SIGTERM)  # pytest gives its nodes back
+        raise
+    finally:
+        shell.wait(timeout=60)
 
 
 _LEFT_OUT = tuple(
