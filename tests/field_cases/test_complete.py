@@ -36,7 +36,7 @@ def test_there_are_cases() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_case_has_a_test_here(case: str) -> None:
-    assert named_by_id(REPOSITORY / "tests").get(case), f"no test_fc_{case[3:]}_… below tests"
+    assert named_by_id(Path(__file__).parent).get(case), f"no test_fc_{case[3:]}_… in tests/field_cases"
 
 
 @pytest.mark.parametrize("case", CASES)
