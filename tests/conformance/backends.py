@@ -21,7 +21,7 @@ from e2e.slurm_conf import ClusterSpec
 
 from pytest_gpubench.mock import ControllerDown, ControllerHangs, MockCluster
 
-KILL_WAIT = 3
+KILL_WAIT = 2
 MESSAGE_TIMEOUT = 2
 """Seconds after which a client gives a silent controller up (Slurm's default is 10)."""
 REQUEUE_DELAY = 5

@@ -52,12 +52,6 @@ def check_ids_that_are_none(env: Mapping[str, str], folder: Path) -> None:
                 (("squeue", "-h", "--name", "nosuch"), 0, "", ""),
                 (("squeue", "-h", "-w", "nonode"), 1, "", "squeue: error: Invalid node name nonode\n"),
                 (("scontrol", "show", "job", "abc"), 1, "", "Invalid job id specified\n"),
-                (
-                    ("scontrol", "show", "step", f"{NOBODY}.0"),
-                    1,
-                    f"Job step {NOBODY}.0 not found\n",
-                    "",
-                ),
                 (("srun", "--jobid=0", "true"), 1, "", 'Invalid numeric value "0" for --jobid.'),
                 (("sacct",), 1, "", "Slurm accounting storage is disabled\n"),
             ],

@@ -70,7 +70,8 @@ class SlurmClients:
 
     def live_jobs(self) -> list[str]:
         """The ids of the jobs that wait, run or complete, whoever submitted them."""
-        return self.run("squeue", "--noheader", "--format=%i").stdout.split()
+        # %A: %i of a waiting array (7_[0-3%1]) is no id that scancel takes.
+        return self.run("squeue", "--noheader", "--format=%A").stdout.split()
 
     def node_states(self) -> dict[str, str]:
         """Node name to state as sinfo prints it, e.g. {"gb300-01": "idle", "gb300-02": "down*"}."""

@@ -228,3 +228,6 @@ def test_fc_31_others_wait_for_the_deadline_and_are_cancelled(trouble: Trouble) 
     (job,) = trouble.jobs_of("fc31_wait")
     assert job.state == "CANCELLED"
     assert job.nodes == []
+
+
+pytestmark = pytest.mark.slow

@@ -264,3 +264,6 @@ def test_fc_46_the_dry_runs_plan_has_the_name_and_not_the_value(project: Project
     run = project.run("--workload=dry", "--gpubench-dry-run", env=project.env(None, **{name: value}))
     assert run.plan("dry", "tp1-32x16-conc4")["env"][name] == "***"
     assert value not in run.out
+
+
+pytestmark = pytest.mark.slow
