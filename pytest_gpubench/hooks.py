@@ -162,6 +162,19 @@ class ActiveHooks:
 
     # -- run -----------------------------------------------------------------------------------
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> None:
+        """Take back first what a run that was killed left: its client would write into our results."""
+        option, options = self.config.option, self.session.options
+        if self.is_worker or option.collectonly or options.dry_run or options.mock:
+            return  # a mocked Slurm of our own is new and has no earlier jobs
+        if getattr(option, "setupplan", False) or (
+            session.testsfailed and not option.continue_on_collection_errors
+        ):
+            return
+        if any(point.deployment.runtime == "slurm" for point in self._all_points()):
+            self.session.reap()
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """An interrupted point has a row, wherever the signal found it."""

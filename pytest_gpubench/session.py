@@ -306,7 +306,7 @@ class Session:
         return server.backend.can_host(plan, environment, self.ahead.cost_of(deployment))
 
     def reap(self) -> None:
-        """Cancel what workers of this run that are gone have left behind; bounded."""
+        """Cancel what earlier runs, or workers of this one, that are gone have left behind; bounded."""
         from pytest_gpubench.cli.reap import run as reap
         from pytest_gpubench.slurm.client import CliSlurm
         from pytest_gpubench.slurm.journal import journal_folder
