@@ -79,8 +79,9 @@ class Cell:
         return None
 
     @property
-    def expected(self) -> Expected:
-        """What must come of it."""
+    def expected(self) -> frozenset[tuple[int, str | None]]:
+        """What may come of it: pytest's exit code, and the struck point's reason, or ``passed``; None is no
+        row."""
         event, phase = self.event, self.phase
         if phase == "teardown":
             code = {
@@ -89,38 +90,31 @@ class Cell:
                 "worker-crash": ERRED,
                 "disk-full": ERRED,
             }
-            return Expected(code.get(event, PASSED), "passed")
+            return frozenset({(code.get(event, PASSED), "passed")})
         if event == "sigkill-xdist":
             # The workers live on for a moment; they notice, and give their nodes back.
-            return Expected(KILLED, None, Reason.INTERRUPTED.value)
+            return frozenset({(KILLED, None), (KILLED, Reason.INTERRUPTED.value)})
         if event in KILLS:
-            return Expected(KILLED, None)
+            return frozenset({(KILLED, None)})
         if event in SIGNALS:
+            row, none = (INTERRUPTED, Reason.INTERRUPTED.value), (INTERRUPTED, None)
             # Between points no point runs that could have a row; a worker may have gone on to the next.
-            between = (None, Reason.INTERRUPTED.value) if event in XDIST else (None,)
-            return Expected(INTERRUPTED, *(between if phase == "between" else (Reason.INTERRUPTED.value,)))
-        if event == "worker-crash":
-            return Expected(ERRED, Reason.HARNESS_ERROR.value)
-        if event == "disk-full":
-            return Expected(ERRED, Reason.RESULTS_UNWRITABLE.value)
-        if event == "controller" or phase == "between":
-            return Expected(PASSED, "passed")  # between points a broken server is rebuilt once
+            return frozenset({row} if phase != "between" else {row, none} if event in XDIST else {none})
         reason = {
             **dict.fromkeys(DEATHS, Reason.SERVER_EXITED),
+            "worker-crash": Reason.HARNESS_ERROR,
+            "disk-full": Reason.RESULTS_UNWRITABLE,
             "cancel": Reason.CANCELLED,
             "node-fails": Reason.NODE_FAILED,
             "requeue": Reason.REQUEUED,
-        }[event]
-        return Expected(ERRED, reason.value)
-
-
-class Expected:
-    """pytest's exit code, and the verdicts of the struck point that may come of it: its reason, or
-    ``passed``; None is no row."""
-
-    def __init__(self, code: int, *verdicts: str | None) -> None:
-        self.code = code
-        self.verdicts = verdicts
+        }
+        if event == "controller":
+            return frozenset({(PASSED, "passed")})
+        failed = (ERRED, reason[event].value)
+        if phase == "between" and event not in ("worker-crash", "disk-full"):
+            # A broken server is rebuilt once, unless its death shows only when the next client runs.
+            return frozenset({(PASSED, "passed"), failed})
+        return frozenset({failed})
 
 
 def cells() -> Iterator[Cell]:

@@ -8,13 +8,13 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .matrix import DEATHS, KILLS, XDIST, Cell
+from .matrix import KILLS, XDIST, Cell
 from .stage import HEARTBEAT, Stage
 from .strike import DOWN_SECONDS, STRIKES, after, prepare, reached, settle, small_disk
 
 REACH_SECONDS = 60.0
 BOUND_SECONDS = 60.0
-"""From the event to the last process's end."""
+"""From the event to the end of the run, which may go on with other points."""
 
 
 @dataclass
@@ -23,8 +23,8 @@ class Outcome:
 
     cell: Cell
     code: int | None = None
-    released: float | None = None  # no job of ours in the queue
-    clean: float | None = None  # and no process of ours alive
+    released: float | None = None  # the struck job has left the queue
+    clean: float | None = None  # no job of ours is in the queue, no process of ours alive: the run is over
     noticed: float | None = None  # the struck point's row was written
     verdict: str | None = None
     first_before: bool = False
@@ -59,32 +59,30 @@ def _play(stage: Stage, cell: Cell) -> Outcome:
     stage.until(f"the phase {cell.phase}", lambda: reached(stage, cell.phase), REACH_SECONDS)
     settle(stage, cell.phase)
     found.first_before = stage.row("first", "done") is not None
+    job = stage.job()
+    assert job is not None
     struck = time.time()
     STRIKES[cell.event](stage)
     if cell.event == "sigkill-reap":
         done = stage.reap()
         found.reap, found.reap_code = done.stdout + done.stderr, done.returncode
     after(stage, cell)
-    _wait(stage, cell, found, struck)
+    _wait(stage, found, struck, job.id)
     _look(stage, cell, found, struck)
     return found
 
 
-def _wait(stage: Stage, cell: Cell, found: Outcome, struck: float) -> None:
-    deadline = struck + BOUND_SECONDS
-    while time.time() < deadline:
-        now = time.time() - struck
-        if found.released is None and all(job.ended for job in stage.ours()):
-            # Another one may follow: only the end of pytest makes it final.
-            found.released = now
-        elif found.released is not None and not all(job.ended for job in stage.ours()):
-            found.released = None
-        assert stage.process is not None
-        if stage.process.poll() is not None and found.released is not None and not stage.processes():
+def _wait(stage: Stage, found: Outcome, struck: float, job: int) -> None:
+    assert stage.process is not None
+    while time.time() < struck + BOUND_SECONDS:
+        if found.released is None and stage.cluster.job(job).ended:
+            found.released = time.time() - struck
+        over = stage.process.poll() is not None and found.released is not None
+        if over and all(job.ended for job in stage.ours()) and not stage.processes():
             found.clean = time.time() - struck
             break
         time.sleep(0.1)
-    found.code = stage.process.poll() if stage.process is not None else None
+    found.code = stage.process.poll()
 
 
 def _look(stage: Stage, cell: Cell, found: Outcome, struck: float) -> None:
@@ -113,12 +111,10 @@ def _look(stage: Stage, cell: Cell, found: Outcome, struck: float) -> None:
 
 
 def bound(cell: Cell) -> float:
-    """Within how many seconds of the event everything has to be gone."""
+    """Within how many seconds of the event the struck job has to be gone."""
     if cell.event in ("sigkill", "sigkill-xdist"):
         # The pending one starts first; an import does not heed TERM, so the script's grace of 10 s passes.
         return HEARTBEAT + {"submit": 12.0, "pending": 12.0, "import": 20.0}.get(cell.phase, 9.0)
     if cell.event == "controller":
-        return DOWN_SECONDS + 25.0
-    if cell.event in DEATHS and cell.phase == "between":
-        return 25.0  # the second server, too
+        return DOWN_SECONDS + 30.0  # it is measured to its end
     return 20.0

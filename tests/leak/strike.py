@@ -178,10 +178,8 @@ def after(stage: Stage, cell: Cell) -> None:
     if cell.phase == "between":
         if cell.event in ("sigkill", "sigkill-reap", "sigkill-xdist"):
             return
-        time.sleep(0.3)
-        if cell.event in ("exit-0",):
-            time.sleep(0.7)
-            stage.cluster.clear(ServerExits)
+        time.sleep(1.5)
+        stage.cluster.clear(ServerExits)  # not the next server, too
         release_hold(stage)
     if cell.phase == "ready" and cell.event in ("controller", "disk-full"):
         stage.cluster.clear(EngineDeadButHealthy)

@@ -23,7 +23,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "reliability.md"
 
 
 def table(outcomes: Iterable[Outcome], before: str = "") -> str:
-    """Markdown: an event a row, a phase a column; seconds until nothing of ours was left.
+    """Markdown: an event a row, a phase a column; seconds until the job was released, and until the end.
 
     Cells that were not played keep their text of the table ``before``.
     """
@@ -52,13 +52,13 @@ def _text(known: dict[Cell, Outcome], cell: Cell) -> str:
     if cell.impossible is not None:
         return "–"
     outcome = known.get(cell)
-    if outcome is None or outcome.clean is None:
+    if outcome is None or outcome.clean is None or outcome.released is None:
         return ""
     verdict = outcome.verdict or "no row"
     noticed = ""
     if cell.event in DEATHS and cell.phase in NOTICED and outcome.noticed is not None:
         noticed = f", noticed after {outcome.noticed:.1f} s"
-    return f"{outcome.clean:.1f} s{noticed}; {verdict}"
+    return f"{outcome.released:.1f} / {outcome.clean:.1f} s{noticed}; {verdict}"
 
 
 def impossible() -> str:
