@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .matrix import KILLS, XDIST, Cell
+from .matrix import XDIST, Cell
 from .stage import HEARTBEAT, Stage
 from .strike import DOWN_SECONDS, STRIKES, after, prepare, reached, settle, small_disk
 
@@ -100,14 +101,13 @@ def _look(stage: Stage, cell: Cell, found: Outcome, struck: float) -> None:
         found.verdict = match[1]
     found.first_after = stage.row("first", "done") is not None
     with contextlib.suppress(OSError, ValueError):
-        import json
-
         content = json.loads((stage.results / "ingest.json").read_text())
         found.ingest = sorted(f"{r['workload']}: {r['reason'] or r['status']}" for r in content["rows"])
-    found.open_entries = [entry.job_name for entry in stage.journal()]
-    if cell.event in KILLS and cell.event != "sigkill-reap":
-        done = stage.reap()  # closes what is over
+    if cell.event in ("sigkill", "sigkill-xdist", "disk-full"):
+        (stage.results / "filler").unlink(missing_ok=True)
+        done = stage.reap()  # closes in the journal what is over
         found.reap, found.reap_code = done.stdout + done.stderr, done.returncode
+    found.open_entries = [entry.job_name for entry in stage.journal()]
 
 
 def bound(cell: Cell) -> float:

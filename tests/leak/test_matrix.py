@@ -54,10 +54,10 @@ def check(found: Outcome) -> None:
     assert (found.code, found.verdict) in cell.expected, said
     # Results so far are on disk.
     assert found.first_after or not found.first_before
-    if cell.event in KILLS:
+    assert found.open_entries == []
+    if cell.event in (*KILLS, "disk-full"):
         assert found.reap_code == 0, found.reap
-    elif cell.event != "disk-full":
-        assert found.open_entries == []
+    else:
         rows = len([line for line in found.ingest if line.startswith("victim")])
         assert rows == (found.verdict is not None) + (cell.phase == "between"), found.ingest
         assert any(line.startswith("first") for line in found.ingest) or not found.first_before
