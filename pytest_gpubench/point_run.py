@@ -274,6 +274,7 @@ class PointRun:
             self.session.warnings.append(str(err))
         if final:
             self._open, self._judged = False, True
+            self.session.spool(row)
             self.item.user_properties.extend(
                 (f"gpubench_{name}", value) for name in PROPERTIES if (value := row.get(name)) is not None
             )

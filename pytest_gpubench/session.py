@@ -332,6 +332,19 @@ class Session:
         if left:
             self.warnings.append(f"workers that did not end in time: {', '.join(left)}")
 
+    def spool(self, row: Mapping[str, JSON]) -> None:
+        """Keep a row for the dashboard: it waits there also when this run is killed before it can send it."""
+        if not self.env.get("PERF_INGEST_URL") or self.simulated:
+            return
+        from pytest_gpubench.results.ingest import IngestSettings, queue_rows
+        from pytest_gpubench.results.spool import Spool
+
+        try:
+            if IngestSettings.from_env(self.env) is not None:
+                queue_rows([row], Spool.of(self.options.results))
+        except GpubenchError as err:
+            self.warnings.append(str(err))
+
     def note_crash(self, point: Point, text: str) -> None:
         """The row of a point whose worker died under it, unless the point had got its row before."""
         from pytest_gpubench.results.outcome import Failure, Outcome
