@@ -178,16 +178,19 @@ class Stage:
     def processes(self) -> list[int]:
         """Living processes of our pytest, its workers, its commands, and its jobs."""
         wanted = f"{MARK}={self.mark}".encode()
+        session = str(self.process.pid) if self.process is not None else ""
         found = []
         for name in os.listdir("/proc"):
             if not name.isdigit():
                 continue
             try:
-                with open(f"/proc/{name}/environ", "rb") as stream:
-                    if wanted in stream.read():
-                        found.append(int(name))
+                environ = Path(f"/proc/{name}/environ").read_bytes()
+                state, _, _, sid = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[:4]
             except OSError:
                 continue
+            # An xdist worker that sets its title overwrites its environment: it is in pytest's session.
+            if state not in "ZX" and (wanted in environ or sid == session):
+                found.append(int(name))
         return found
 
     def row(self, recipe: str, point: str) -> dict[str, Any] | None:
