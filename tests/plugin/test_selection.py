@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .project import Project, recipe_text
+from .project import REPOSITORY, Project, recipe_text
 
 POINT = "test_serving[tp1-32x16-conc4]"
 
@@ -246,6 +246,11 @@ def test_without_the_plugin_the_projects_own_tests_run(project: Project) -> None
     run = project.run("-p", "no:gpubench", "-v")
     assert run.code == 0, run.out
     assert set(run.outcomes()) == {"test_own", "test_beside"}
+
+
+def test_this_repositorys_own_tests_do_not_need_the_plugin(project: Project) -> None:
+    run = project.run("-p", "no:gpubench", "tests/recipe/test_yaml.py", cwd=REPOSITORY)
+    assert run.code == 0, run.out
 
 
 def test_arguments_select_beside_workloads(inside: Inside) -> None:
