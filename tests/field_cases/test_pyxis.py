@@ -96,6 +96,7 @@ def test_fc_22_mounts_that_pyxis_would_split_are_refused(recipes: Recipes) -> No
 # -- FC-23 -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_fc_23_containers_at_the_same_time_do_not_lock_each_other_out(project: Project) -> None:
     slurm = '{gres: "gpu:b300:1", time: "01:00:00"}'
     profiles = f"SITE: {{platform: gb300, slurm: {slurm}, container: {{runtime: pyxis}}}}\n"

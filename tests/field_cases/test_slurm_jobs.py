@@ -89,6 +89,7 @@ search_space:
 """
 
 
+@pytest.mark.slow
 def test_fc_27_a_run_takes_back_its_own_jobs_only(tmp_path: Path) -> None:
     """Two sessions of one user and runner: the first ends, the second one's server lives on."""
     first, second = Project(tmp_path / "first"), Project(tmp_path / "second")
@@ -127,6 +128,7 @@ def test_fc_27_a_run_takes_back_its_own_jobs_only(tmp_path: Path) -> None:
 # -- FC-28 -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_fc_28_jobs_that_slurm_forgets_at_once(project: Project) -> None:
     """No record, no accounting: the exit notes and the result file tell what came of it."""
     project.recipe("good")
@@ -228,6 +230,3 @@ def test_fc_31_others_wait_for_the_deadline_and_are_cancelled(trouble: Trouble) 
     (job,) = trouble.jobs_of("fc31_wait")
     assert job.state == "CANCELLED"
     assert job.nodes == []
-
-
-pytestmark = pytest.mark.slow

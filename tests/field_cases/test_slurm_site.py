@@ -179,6 +179,3 @@ def test_fc_37_each_option_may_be_left_out(recipes: Recipes, left_out: str) -> N
     options = plan_of(recipes.point(recipe_text(nodes=2, serve="serve_args: -tp 8"), profiles).deployment)
     for name in settings:
         assert (f"--{name}" in options.sbatch_options) == (name != left_out)
-
-
-pytestmark = pytest.mark.slow

@@ -80,6 +80,7 @@ def swept(
         yield run, cluster
 
 
+@pytest.mark.slow
 def test_fc_41_one_allocation_per_deployment(swept: tuple[Run, MockCluster]) -> None:
     run, cluster = swept
     assert run.code == 0, run.out
@@ -91,6 +92,7 @@ def test_fc_41_one_allocation_per_deployment(swept: tuple[Run, MockCluster]) -> 
     assert {row["job_id"] for row in rows} == {str(job.id)}
 
 
+@pytest.mark.slow
 def test_fc_41_loads_never_meet_and_the_server_outlives_them(swept: tuple[Run, MockCluster]) -> None:
     run, cluster = swept
     rows = sorted(run.rows.values(), key=lambda row: row["started"])
@@ -264,6 +266,3 @@ def test_fc_46_the_dry_runs_plan_has_the_name_and_not_the_value(project: Project
     run = project.run("--workload=dry", "--gpubench-dry-run", env=project.env(None, **{name: value}))
     assert run.plan("dry", "tp1-32x16-conc4")["env"][name] == "***"
     assert value not in run.out
-
-
-pytestmark = pytest.mark.slow

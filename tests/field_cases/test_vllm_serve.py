@@ -133,6 +133,7 @@ def together(jobs: list[Job]) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_fc_16_servers_on_one_node_have_ports_of_their_own(project: Project, tmp_path: Path) -> None:
     shared_node(project, "one", "two")
     with project.cluster(nodes=["gb-a01"]) as cluster, socket.socket() as taken:
@@ -151,6 +152,7 @@ def test_fc_16_servers_on_one_node_have_ports_of_their_own(project: Project, tmp
     assert 29500 not in first | second
 
 
+@pytest.mark.slow
 def test_fc_16_a_port_that_is_taken_is_passed_over(project: Project, tmp_path: Path) -> None:
     shared_node(project, "one")
     found: list[set[int]] = []
